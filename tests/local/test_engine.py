@@ -230,3 +230,16 @@ async def test_work_in_a_closed_or_stopped_sandbox_is_refused(local: LocalProvid
     for action in (sandbox.run(["true"]), sandbox.fork(), sandbox.stop(), sandbox.start(), sandbox.read("/x")):
         with pytest.raises(SandboxLost):
             await action
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not Path("/proc/self/autogroup").exists(), reason="root's, where sessions share the processor"
+)
+async def test_the_engine_runs_ahead_of_the_commands_it_starts(local: LocalProvider) -> None:
+    sandbox = await local.create(SandboxSpec())
+    pid = sandbox._live.pid  # type: ignore[attr-defined]
+    engine = Path(f"/proc/{pid}/autogroup").read_text().split()
+    command = (await sandbox.run("cat /proc/self/autogroup; nice")).stdout.split()
+    await sandbox.close()
+    assert int(engine[-1]) < 0
+    assert command[-2:] == ["0", "0"]

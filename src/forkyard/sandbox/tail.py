@@ -11,6 +11,7 @@ from collections.abc import Callable
 from forkyard.sandbox.protocol import OnOutput
 
 CHUNK = 1 << 16
+PATIENCE = 0.005  # seconds a pipe fills unread: most commands end sooner, and are read once, at their end
 
 
 class Tail:
@@ -30,7 +31,7 @@ class Tail:
         self._finished = False
         self._loop = asyncio.get_running_loop()
         self.total = 0
-        self._loop.add_reader(fd, self._read)
+        self._listening = self._loop.call_later(PATIENCE, self._loop.add_reader, fd, self._read)
 
     @property
     def open(self) -> bool:
@@ -55,6 +56,7 @@ class Tail:
     def close(self) -> None:
         """Stop reading."""
         if self._fd >= 0:
+            self._listening.cancel()
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1

@@ -64,11 +64,8 @@ class Pid1:
         wire.send(self._sock, message, fds or [])
 
     def _reap(self) -> None:
-        try:
-            while os.read(self._wake_read, 4096):
-                pass
-        except BlockingIOError:
-            pass
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

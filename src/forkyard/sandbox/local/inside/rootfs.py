@@ -28,7 +28,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 HIDDEN_FILES = ("kcore", "keys", "timer_list", "kallsyms", "config.gz", "sched_debug")
 READ_ONLY = ("irq", "bus", "fs", "sysrq-trigger")
 OPEN_FILES = 65536
-HURRY = -10  # how nice the spawner is, and a sandbox until its walls are closed
+HURRY = -15  # how nice the spawner is, and a sandbox until its walls are closed
 FILTER = filter_program()
 # Docker's default set without raw sockets and device nodes (and without setfcap, useless here).
 CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29})

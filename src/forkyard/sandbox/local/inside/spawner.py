@@ -31,8 +31,7 @@ def main(control_fd: int, config: dict[str, Any]) -> None:
     """Enter the namespaces, start the janitor, and serve."""
     control = socket.socket(fileno=control_fd)
     os.chdir(config["store"])
-    with suppress(PermissionError):  # root alone may: else forks would queue behind the work of their siblings
-        os.nice(rootfs.HURRY)
+    _hurry()
     try:
         ready = _enter_namespaces(config)
     except OSError as err:
@@ -51,6 +50,18 @@ def main(control_fd: int, config: dict[str, Any]) -> None:
     os.close(janitor)
     with suppress(ChildProcessError):  # reaped by the kernel, as all children here are
         os.waitpid(janitor_pid, 0)
+
+
+def _hurry() -> None:
+    """Come before the work of the sandboxes, as root may: else forks and commands would queue behind it.
+
+    Where the kernel groups processes by session, niceness counts within a session only, and the session has one of its
+    own. A command starts a new session, so it gets none of this.
+    """
+    with suppress(PermissionError):
+        os.nice(rootfs.HURRY)
+    with suppress(OSError):
+        _write("/proc/self/autogroup", str(rootfs.HURRY))
 
 
 def _forget_terminal() -> None:

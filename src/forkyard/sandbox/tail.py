@@ -31,7 +31,10 @@ class Tail:
         self._finished = False
         self._loop = asyncio.get_running_loop()
         self.total = 0
-        self._listening = self._loop.call_later(PATIENCE, self._loop.add_reader, fd, self._read)
+        self._listening = self._loop.call_later(PATIENCE, self._listen)
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._fd, self._read)
 
     @property
     def open(self) -> bool:

@@ -34,6 +34,11 @@ class Docker:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    @property
+    def address(self) -> str:
+        """What its command line client takes as -H."""
+        return f"unix://{self._path}"
+
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
         connection = _UnixConnection(self._path)
         try:

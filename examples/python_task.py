@@ -28,6 +28,9 @@ class Answer(vf.Task):
         return float((await runtime.run(["sh", "/hidden/check.sh"])).ok)
 
 
+TASKS = [Answer(vf.TaskData(name="answer", prompt="Write the result of /app/question into /app/answer."))]
+
+
 class Shell(vf.Harness):
     """An agent that knows one command."""
 
@@ -48,13 +51,13 @@ async def image_for(task: vf.Task) -> str:
 
 async def main() -> None:
     """Play each command once, all at the same time."""
-    task = Answer(vf.TaskData(name="answer", prompt="Write the result of /app/question into /app/answer."))
     async with vf.LocalProvider() as provider:
         configs = [vf.AgentConfig(Shell(command), provider, image_for) for command in COMMANDS.values()]
-        plays = [vf.SingleAgentEnv().run_episode(task, vf.Slot(), {"agent": config}) for config in configs]
+        plays = [vf.SingleAgentEnv().run_episode(TASKS[0], vf.Slot(), {"agent": config}) for config in configs]
         for name, episode in zip(COMMANDS, await asyncio.gather(*plays), strict=True):
             for trace in episode.traces:
                 print(name, trace.status, trace.reward)  # noqa: T201 - it is what the script is for
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from forkyard.sandbox.local import LocalProvider
+
+NOWHERE = "docker.io=http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_registry() -> None:
+    """What no test put anywhere is not looked for on the network: nothing listens at that address."""
+    os.environ["FORKYARD_MIRRORS"] = NOWHERE
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ class Forkyard:
             if name.startswith(("FORKYARD", "OPENAI")):
                 monkeypatch.delenv(name)
         monkeypatch.setenv("FORKYARD_HOME", str(home))
+        monkeypatch.setenv("FORKYARD_MIRRORS", "docker.io=http://127.0.0.1:9")  # where nothing listens
         monkeypatch.chdir(cwd)
         self._capfd = capfd
 

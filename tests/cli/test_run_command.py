@@ -99,9 +99,52 @@ def test_hostile_texts_of_tasks_reach_no_terminal(forkyard: Forkyard, tmp_path: 
     (task / "task.toml").write_text('[metadata]\nnote = "x"\n')
     task.rename(tmp_path / "tasks" / "a\x1b]0;x\x07\x1b[2J")
     done = forkyard("run", "tasks", "--base", "host", "-a", "oracle")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 2 and "nothing was scored (1 rollout); the reasons are in runs/" in done.stderr
     assert "\\x1b]0;x\\x07\\x1b[2J #0: " in done.stdout
     assert "\x1b" not in done.stdout + done.stderr and "\x07" not in done.stdout + done.stderr
+
+
+def test_a_run_that_scores_nothing_does_not_end_well(forkyard: Forkyard, tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks", "silent", check=SILENT)
+    for more in ((), ("--fail-under", "0")):
+        done = forkyard("run", "tasks", "--base", "host", "-a", "oracle", "-q", "--run", f"r{len(more)}", *more)
+        assert done.returncode == 2 and "nothing was scored (1 rollout)" in done.stderr
+    again = forkyard("resume", "runs/r0")
+    assert again.returncode == 2 and "nothing to do" in again.stdout and "nothing was scored" in again.stderr
+
+
+def test_a_run_that_was_meant_is_named(forkyard: Forkyard, tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks", "a")
+    forkyard("run", "tasks", "--base", "host", "-a", "oracle", "-q", "--run", "r")
+    for arguments, said in {
+        ("resume", "runs"): "runs is no run: it holds 1 run; name one of them, as runs/r\n",
+        ("resume", "r"): "r is no run: did you mean runs/r?\n",
+        ("resume", "tasks"): "tasks is no run: it holds no plan.json\n",
+        ("report", "runs"): "runs is no run: name those in it, as runs/*\n",
+        ("report", "r"): "r does not exist: did you mean runs/r? ",
+    }.items():
+        done = forkyard(*arguments)
+        assert done.returncode == 1 and said in done.stderr
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "5", "-0.1", "1.0001", "half"])
+def test_a_threshold_is_a_number_from_0_to_1(forkyard: Forkyard, tmp_path: Path, value: str) -> None:
+    write_task(tmp_path / "tasks", "a")
+    for command in (("run", "tasks", "--base", "host", "-a", "oracle"), ("resume", "runs/r")):
+        done = forkyard(*command, "--fail-under", value)
+        assert done.returncode == 1 and "--fail-under" in done.stderr and done.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_python_file_is_played_by_the_same_command(forkyard: Forkyard, tmp_path: Path) -> None:
+    source = Path(__file__).parents[1] / "run/python_tasks.py"
+    (tmp_path / "questions.py").write_bytes(source.read_bytes())
+    done = forkyard("run", "questions.py:Questions", "-a", "tests.run.python_tasks:Calculator", "--run", "r")
+    assert done.returncode == 0, done.stderr
+    assert "product #0: reward 1.00" in done.stdout and "overall  2" in done.stdout
+    assert forkyard("run", "questions.py", "-a", "nop", "-q", "--fail-under", "0.5").returncode == 3
+    wrong = forkyard("run", "questions.py:Question", "-a", "nop")
+    assert wrong.returncode == 1 and "Question is neither a Taskset nor a list of Tasks" in wrong.stderr
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,32 @@ def test_sweep_says_what_a_killed_process_left(forkyard: Forkyard) -> None:
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "forkyard: nothing was left behind\n")
 
 
+def test_what_a_sandbox_changed_is_told_as_a_list_and_as_a_patch(forkyard: Forkyard) -> None:
+    forkyard("sandbox", "create", "before")
+    forkyard.apart("sandbox", "run", "before", "sh", "-c", "mkdir /w; echo old > /w/file; echo > /w/gone")
+    forkyard("sandbox", "fork", "before", "after")
+    script = "echo new > /w/file; rm /w/gone; touch \"$(printf '/w/tab\\tx')\""
+    forkyard.apart("sandbox", "run", "after", "sh", "-c", script)
+    assert forkyard("sandbox", "diff", "after").stdout == "M /w/file\nD /w/gone\nA /w/tab\\tx\n"
+    patch = forkyard("sandbox", "diff", "after", "--patch").stdout
+    assert "--- a/w/file\n+++ b/w/file\n@@ -1,1 +1,1 @@\n-old\n+new\n" in patch
+    shown = {line.split()[0]: line.split()[1:] for line in forkyard("sandbox", "du").stdout.splitlines()}
+    assert shown["NAME"] == ["KIND", "OWN", "SHARED"]
+    assert shown["before"][:2] == ["sandbox", "0"] and int(shown["after"][1].replace(",", "")) > 0
+    forkyard("sandbox", "rm", "after", "before")
+
+
+def test_a_sweep_by_age_needs_an_age_and_keeps_what_is_younger(forkyard: Forkyard) -> None:
+    forkyard("sandbox", "create", "young")
+    for age in ("7", "d", "-1d", "1.5d"):
+        refused = forkyard("sandbox", "sweep", f"--older-than={age}")
+        assert refused.returncode == 1 and f"--older-than {age}" in refused.stderr
+    assert forkyard("sandbox", "sweep", "--older-than", "7d").stdout == ""
+    assert "sandbox young: last used 0.0 days ago" in forkyard("sandbox", "sweep", "--older-than", "0s").stdout
+    absent = forkyard("sandbox", "diff", "young")
+    assert absent.returncode == 1 and "there is no sandbox 'young'" in absent.stderr
+
+
 def test_an_image_is_imported_listed_used_and_removed(forkyard: Forkyard, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "root.tar.gz", "w:gz") as archive:
         for name in ("etc", "tmp"):

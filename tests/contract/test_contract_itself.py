@@ -346,7 +346,7 @@ class PushesThroughLinks(Planted):
         "push_refuses_devices",
     )
 
-    async def push(self, archive: bytes, path: str = "/") -> None:
+    async def push(self, archive: bytes, path: str = "/", *, layer: bool = False) -> None:
         self.at(path).mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             for member in tar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import forkyard as vf
 from forkyard.sandbox.local import LocalProvider
+from forkyard.task import load_taskset
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text()
@@ -47,8 +49,17 @@ def test_the_script_prints_what_its_page_shows(home: Path) -> None:
     assert shown and (done.returncode, done.stdout, done.stderr) == (0, shown[1], "")
 
 
+def test_the_command_line_finds_the_tasks_of_the_script_and_of_its_page() -> None:
+    (task,) = load_taskset(ROOT / "examples/python_task.py")
+    assert (task.name, task.network) == ("answer", None)
+    code, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {"vf": vf, "itertools": itertools, "Answer": type(task)}
+    exec(code, names)
+    assert [task.name for task in names["Sums"]().take(2)] == ["sum-0", "sum-1"]
+
+
 async def test_the_env_of_the_page_leaves_a_trace_for_each_rollout(local: LocalProvider) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    _, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"vf": vf}
     exec(code, names)
 

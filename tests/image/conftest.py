@@ -8,8 +8,13 @@ from forkyard.sandbox.local import LocalProvider
 
 
 @pytest.fixture
-async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalProvider]:
-    async with LocalProvider(home=tmp_path_factory.mktemp("home")) as provider:
+async def provider(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LocalProvider]:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("FORKYARD_HOME", str(home))  # where blobs pass through
+    monkeypatch.setenv("DOCKER_CONFIG", str(home))  # nobody's login
+    async with LocalProvider(home=home) as provider:
         yield provider
 
 

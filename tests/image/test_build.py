@@ -9,6 +9,7 @@ from forkyard.image import BuildError, build
 from forkyard.image.context import Context
 from forkyard.image.place import copy_files, find_owner
 from forkyard.image.plan import CopyFiles
+from forkyard.image.trees import of_source
 from forkyard.sandbox import ImageConfig, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 
@@ -135,13 +136,13 @@ async def test_builds_at_the_same_time_do_each_step_once(provider: LocalProvider
 
 
 async def test_a_missing_image_is_refused_with_the_remedies(provider: LocalProvider, context: Path) -> None:
-    (context / "Dockerfile").write_text("# top\nARG V=12\nFROM debian:$V\nRUN true\n")
+    (context / "Dockerfile").write_text("# top\nARG V=12\nFROM localhost:1/debian:$V\nRUN true\n")
     with pytest.raises(ConfigError) as caught:
         await build(provider, context)
     (problem,) = caught.value.problems
-    assert problem.startswith(f"{context}/Dockerfile:3: there is no image 'debian:12'")
+    assert problem.startswith(f"{context}/Dockerfile:3: there is no image 'localhost:1/debian:12'")
     assert "forkyard image import" in problem
-    assert "the image host" in problem
+    assert "--base host" in problem
 
 
 async def test_another_base_takes_the_place_of_from(provider: LocalProvider, context: Path) -> None:
@@ -182,7 +183,7 @@ async def test_scratch_holds_what_is_copied_and_nothing_else(provider: LocalProv
     assert await sandbox.read("/w/x/b") == b"b"
     await sandbox.close()
     (context / "Dockerfile").write_text("FROM scratch\nRUN true\n")
-    with pytest.raises(BuildError, match="Dockerfile:2: RUN true: exit code 127"):
+    with pytest.raises(BuildError, match="Dockerfile:2: step 1 of 1: RUN true: exit code 127"):
         await build(provider, context)
 
 
@@ -199,7 +200,7 @@ async def test_a_failing_command_is_shown_with_its_place_and_output(provider: Lo
         await build(provider, context)
     error = caught.value
     assert error.where == f"{context}/Dockerfile:4"
-    assert str(error).startswith(f"{context}/Dockerfile:4: RUN echo to stdout;   echo to")
+    assert str(error).startswith(f"{context}/Dockerfile:4: step 2 of 3: RUN echo to stdout;   echo to")
     assert "exit code 3" in str(error)
     assert "to stdout" in error.output
     assert "to root" in error.output
@@ -220,7 +221,7 @@ async def test_only_the_end_of_much_output_is_shown(provider: LocalProvider, con
 
 # lines that cannot be carried out, and what is said of it
 IMPOSSIBLE = [
-    (["USER nosuch", "RUN true"], "Dockerfile:3: RUN true: .*nosuch"),
+    (["USER nosuch", "RUN true"], "Dockerfile:3: step 1 of 1: RUN true: .*nosuch"),
     (["RUN kill -9 $$"], "Dockerfile:2: .*ended by signal 9"),
     (['RUN ["/no/such"]'], "Dockerfile:2: .*exit code 127"),
     (["WORKDIR /etc/passwd"], "Dockerfile:2: WORKDIR /etc/passwd: /etc/passwd is a file"),
@@ -340,11 +341,11 @@ async def test_copy_keeps_modes_and_links_and_sets_owners(provider: LocalProvide
     ).splitlines()
     assert lines == [
         "/plain 755 0:0",
-        "/plain/t 700 0:0",
+        "/plain/t 755 0:0",
         "/plain/t/sub 711 0:0",
         "/plain/t/sub/run 750 0:0",
         "/named 755 1001:1002",
-        "/named/t 700 1001:1002",
+        "/named/t 755 1001:1002",
         "/named/t/link 777 1001:1002",
         "/named/t/sub/run 750 1001:1002",
         "/named/g 755 1001:1003",
@@ -371,10 +372,11 @@ async def test_a_file_that_changes_between_its_digest_and_its_copy_is_noticed(
     provider: LocalProvider, context: Path
 ) -> None:
     (context / "f").write_text("one")
-    copy = CopyFiles(Context(context).take(["f"]), "/f", "", None)
+    sources = Context(context).take(["f"])
+    copy = CopyFiles(sources, "/f", "", None)
     (context / "f").write_text("two")
     sandbox = await provider.create(SandboxSpec(image="scratch"))
     with pytest.raises(Exception, match="changed while the image was built"):
-        await copy_files(sandbox, copy)
+        await copy_files(sandbox, copy, [of_source(source) for source in sources])
     assert await find_owner(sandbox, "5:6") == (5, 6)
     await sandbox.close()

@@ -190,9 +190,12 @@ REFUSED: list[tuple[bytes, str]] = [
     (tar(member("../a", content=b"x")), "'../a' points outside"),
     (tar(member("a/../../b", content=b"x")), "points outside"),
     (tar(member("a", tarfile.LNKTYPE, linkname="../etc/passwd")), "'../etc/passwd' points outside"),
-    (tar(member(f"blobs/sha256/{HASH}", content=b"{}")), "this is an image archive"),
-    (tar(member(f"{HASH}/", tarfile.DIRTYPE), member(f"{HASH}/layer.tar", content=b"x")), "not a root filesystem"),
-    (tar(member("./oci-layout", content=b"{}")), "docker export"),
+    (tar(member(f"blobs/sha256/{HASH}", content=b"{}")), "neither index.json nor manifest.json"),
+    (
+        tar(member(f"{HASH}/", tarfile.DIRTYPE), member(f"{HASH}/layer.tar", content=b"x")),
+        "neither index.json nor manifest.json",
+    ),
+    (tar(member("./oci-layout", content=b"{}")), "no whole image archive"),
 ]
 
 

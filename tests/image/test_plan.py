@@ -9,20 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forkyard.errors import ConfigError
-from forkyard.image import parse_dockerfile
+from forkyard.image import base_images, parse_dockerfile
 from forkyard.image.context import Context
-from forkyard.image.plan import CopyFiles, Plan, RunCommand, base_image, make_plan
+from forkyard.image.plan import CopyFiles, RunCommand, StagePlan
+from forkyard.image.planner import PlanInput, make_plan
 from forkyard.sandbox import DEFAULT_PATH, ImageConfig, ImageInfo
 
 BASE = ImageInfo("base", ImageConfig({"FROM_BASE": "b"}, "/srv", "worker", ("old",), ("arg",)), 1.0)
 
 
-def plan(root: Path, *lines: str, base: ImageInfo = BASE, before: tuple[str, ...] = ()) -> Plan:
+def plan(root: Path, *lines: str, base: ImageInfo = BASE, before: tuple[str, ...] = ()) -> StagePlan:
     data = "\n".join([*before, "FROM base", *lines]).encode()
-    return make_plan(parse_dockerfile(data, "Dockerfile"), base, Context(root))
+    given = PlanInput(parse_dockerfile(data, "Dockerfile"), Context(root), {"base": base})
+    return make_plan(given).target
 
 
-def last_env(made: Plan) -> Mapping[str, str]:
+def last_env(made: StagePlan) -> Mapping[str, str]:
     """The environment of the last RUN, without what every one has."""
     action = made.steps[-1].action
     assert isinstance(action, RunCommand)
@@ -91,14 +93,14 @@ def test_the_platform_is_known_where_it_is_declared(tmp_path: Path) -> None:
     ],
 )
 def test_from_is_expanded_with_the_arguments_before_it(lines: list[str], image: str) -> None:
-    assert base_image(parse_dockerfile("\n".join(lines).encode(), "Dockerfile")) == image
+    assert base_images(parse_dockerfile("\n".join(lines).encode(), "Dockerfile")) == (image,)
 
 
 def test_a_from_that_comes_to_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Dockerfile:2: FROM \$V names no image"):
-        base_image(parse_dockerfile(b"ARG V\nFROM $V", "Dockerfile"))
+        base_images(parse_dockerfile(b"ARG V\nFROM $V", "Dockerfile"))
     with pytest.raises(ConfigError, match="Dockerfile:2: .*required"):
-        base_image(parse_dockerfile(b"ARG V\nFROM ${V:?}", "Dockerfile"))
+        base_images(parse_dockerfile(b"ARG V\nFROM ${V:?}", "Dockerfile"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,8 @@ def test_copy_has_a_destination_owner_and_mode(
     (tmp_path / "f").touch()
     action = plan(tmp_path, line).steps[-1].action
     assert isinstance(action, CopyFiles)
-    assert (action.destination, action.owner, action.mode) == (destination, owner, mode)
+    chmod = None if action.chmod is None else action.chmod.octal
+    assert (action.destination, action.owner, chmod) == (destination, owner, mode)
 
 
 def test_everything_that_cannot_be_carried_out_is_said_at_once(tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_everything_that_cannot_be_carried_out_is_said_at_once(tmp_path: Path) -
     lines = [
         "COPY none x",
         "COPY f f x",
-        "COPY --chmod=u+x f x",
+        "COPY --chmod=u!x f x",
         "COPY --chmod=99 f x",
         "COPY $NOTHING x",
         "COPY f $NOTHING",
@@ -197,7 +200,7 @@ def test_everything_that_cannot_be_carried_out_is_said_at_once(tmp_path: Path) -
     assert [int(problem.split(":")[1]) for problem in found] == list(range(2, 2 + len(lines)))
 
 
-def keys(made: Plan) -> list[str]:
+def keys(made: StagePlan) -> list[str]:
     return [*(step.key for step in made.steps), made.key]
 
 
@@ -213,7 +216,7 @@ def test_the_same_input_has_the_same_keys(tmp_path: Path) -> None:
 def test_what_does_not_matter_does_not_change_a_key(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     before = keys(plan(tmp_path, *STEPS))
-    assert keys(plan(tmp_path, "LABEL a=b", "# a comment", *STEPS, "EXPOSE 80")) == before
+    assert keys(plan(tmp_path, "LABEL a=b", "# a comment", *STEPS, "EXPOSE 80"))[:3] == before[:3]
     assert keys(plan(tmp_path, *(line.replace("RUN ", "run   ") for line in STEPS))) == before
     (tmp_path / "f").touch()
     (tmp_path / "not copied").touch()
@@ -234,6 +237,8 @@ def test_what_does_not_matter_does_not_change_a_key(tmp_path: Path) -> None:
         ("RUN two", "RUN TWO", 2),
         ('CMD ["c"]', 'CMD ["d"]', 3),
         ('CMD ["c"]', 'CMD ["c"]\nUSER x', 3),
+        ('CMD ["c"]', 'CMD ["c"]\nLABEL a=b', 3),
+        ('CMD ["c"]', 'CMD ["c"]\nHEALTHCHECK CMD x', 3),
         ('CMD ["c"]', 'CMD ["c"]\nWORKDIR /z', 3),
     ],
 )

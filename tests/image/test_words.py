@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from forkyard.image.problem import Problem
 from forkyard.image.words import parse_word, split_words
 
-VALUES = {"X": "one", "EMPTY": "", "foo_1": "two", "1": "never set by a Dockerfile, but a name"}
+VALUES = {
+    "PATHS": "a/b/c",
+    "STAR": "*b",
+    "X": "one",
+    "EMPTY": "",
+    "foo_1": "two",
+    "1": "never set by a Dockerfile, but a name",
+}
 
 # word, what it expands to
 EXPANSIONS = [
@@ -50,6 +57,20 @@ EXPANSIONS = [
     ("${X:+$foo_1}", "two"),
     ("${X:?must be set}", "one"),
     ("${EMPTY?must be set}", ""),
+    ("${X#o}", "ne"),
+    ("${X#z}", "one"),
+    ("${X%e}", "on"),
+    ("${PATHS#*/}", "b/c"),
+    ("${PATHS##*/}", "c"),
+    ("${PATHS%/*}", "a/b"),
+    ("${PATHS%%/*}", "a"),
+    ("${PATHS/b/x}", "a/x/c"),
+    (r"${PATHS/\//-}", "a-b/c"),
+    (r"${PATHS//\//-}", "a-b-c"),
+    ("${PATHS//?/-}", "-----"),
+    (r"${STAR#\*}", "b"),
+    ("${X/n/$foo_1}", "otwoe"),
+    ("${UNSET#a}", ""),
     # escapes
     (r"\$X", "$X"),
     (r"\${X}", "${X}"),
@@ -96,9 +117,9 @@ def test_the_escape_can_be_a_backtick(text: str, expanded: str) -> None:
         ("${}", "no variable name"),
         ("${:-a}", "no variable name"),
         ("${/a}", "no variable name"),
-        ("${X#a}", "not supported"),
-        ("${X%%a}", "not supported"),
-        ("${X/a/b}", "not supported"),
+        ("${X/a}", "never closed"),
+        ("${X^a}", "not supported"),
+        ("${X:#a}", "not supported"),
         ("${X:a}", "not supported"),
         ("${X:", "not supported"),
         ("'a", "single quote"),

@@ -17,6 +17,7 @@ from forkyard.sandbox import Limits, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.cgroups import find_controllers
 from forkyard.sandbox.local.engine import IdMap
+from tests.support.leftovers import processes_of
 
 
 def descendants_with(marker: str) -> list[int]:
@@ -49,7 +50,7 @@ async def test_a_closed_provider_leaves_nothing_but_the_host_image(tmp_path: Pat
     left = left_on_disk(tmp_path)
     assert left == {"disks": left["disks"], "trash": [], "engines": []}
     assert len(left["disks"]) == 1
-    assert descendants_with(str(tmp_path)) == []
+    assert processes_of(tmp_path, engine) == []
     assert groups_of(engine) == []
 
 
@@ -117,7 +118,7 @@ async def test_a_killed_owner_leaves_no_process_and_a_sweep_removes_the_rest(tmp
         finally:
             owner.kill()
     async with asyncio.timeout(20):
-        while descendants_with("sleep\098765\0") or descendants_with(str(tmp_path)):
+        while descendants_with("sleep\098765\0") or processes_of(tmp_path, engine):
             await asyncio.sleep(0.01)
     async with LocalProvider(tmp_path) as provider:
         removed = await provider.sweep()

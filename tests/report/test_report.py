@@ -215,7 +215,7 @@ def test_traces_written_by_the_store_are_reported(tmp_path: Path) -> None:
         {"task": "a", "rollouts": 2, "scored": 2, "solved": 1, "pass@1": 0.5, "pass@2": 1.0, "mean_reward": 0.625,
          "errors": 0, "pass^2": 0.0, "best_of_2": 1.0}
     ]  # fmt: skip
-    assert set(values) == {"schema", "files", "groups", "totals", "notes"}
+    assert set(values) == {"schema", "files", "runs", "groups", "totals", "notes"}
 
 
 def test_weighted_rewards_that_miss_one_by_rounding_are_solved(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ async def test_a_run_does_not_go_on_with_tasks_that_changed_or_went(tmp_path: Pa
     write_task(tmp_path / "tasks", "new")
     with pytest.raises(ConfigError) as caught:
         await resume(run, Heard(), provider=LocalProvider(home))
-    assert "task t/changed was changed" in str(caught.value) and "task t/gone is no longer" in str(caught.value)
+    assert "changed since run r began: task t/changed\n" in str(caught.value)
+    assert f"no longer in {tmp_path / 'tasks'}: task t/gone\n" in str(caught.value)
     assert (run / "traces.jsonl").read_bytes() == before
 
     (changed / "instruction.md").write_text("Write the word done to /app/answer.txt.\n")
@@ -254,8 +255,32 @@ async def test_the_oracle_needs_a_solution_and_scripts_a_script(tmp_path: Path, 
 
 async def test_a_task_that_needs_what_the_provider_lacks_is_refused(tmp_path: Path, home: Path) -> None:
     write_task(tmp_path / "tasks", "a")
-    with pytest.raises(ConfigError, match=r"subprocess does not promise isolated .*\(task t/a\)"):
+    with pytest.raises(ConfigError, match=r"needs isolated, which the provider subprocess .*: -e local \(task t/a\)"):
         await start(plan_of(tmp_path, provider="subprocess"), Heard())
+
+
+async def test_a_refusal_names_the_file_the_line_the_key_and_the_mend(tmp_path: Path) -> None:
+    for name in "ab":
+        task = write_task(tmp_path / "tasks", name)
+        toml = '[environment]\ncpus = 1\nallow_internet = true\n[agent]\nuser = "bob"\n'
+        (task / "task.toml").write_text(f'[task]\nname = "t/{name}"\n{toml}')
+    with pytest.raises(ConfigError) as caught:
+        await start(plan_of(tmp_path, provider="subprocess", verifier="forked", base=None), Heard())
+    first = tmp_path / "tasks" / "a"
+    wanted = {
+        "public_network": f"{first / 'task.toml'}, line 5: environment.allow_internet = true: needs public_network, ",
+        "users": f'{first / "task.toml"}, line 7: agent.user = "bob": needs users, ',
+        "images": f"{first / 'environment/Dockerfile'}: needs images, ",
+        "isolated": f"{first / 'task.toml'}: needs isolated, ",
+        "fork": "--verifier: needs fork, ",
+    }
+    said = [problem for problem in caught.value.problems if "does not promise" in problem]
+    for feature, begin in wanted.items():
+        for problem in said:
+            if f"needs {feature}," in problem:
+                assert problem.startswith(begin) and problem.endswith(" (2 tasks: t/a, t/b)") and "; " in problem
+    assert {problem.split("needs ")[1].split(",")[0] for problem in said} <= {*wanted, "no_network"}
+    assert any("write network_mode" in problem for problem in said)
 
 
 async def test_a_model_is_asked_for_where_it_is_needed_and_refused_where_it_is_not(tmp_path: Path, home: Path) -> None:

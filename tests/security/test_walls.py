@@ -93,6 +93,73 @@ async def test_the_kernels_memory_addresses_and_logs_cannot_be_read(box: Sandbox
     assert await out(box, "grep -cv '^0* ' /proc/kallsyms") == "0\n"
 
 
+async def test_what_the_kernel_says_of_itself_is_covered(box: Sandbox) -> None:
+    for name in ("kallsyms", "config.gz", "keys", "timer_list", "sched_debug", "kcore"):
+        assert await out(box, f"cat /proc/{name} 2>/dev/null | wc -c") == "0\n", name
+    assert await out(box, "ls -A /proc/acpi /proc/scsi 2>/dev/null | grep -v :") == ""
+    writable = (
+        "find /proc/sys /proc/irq /proc/bus /proc/fs /sys -type f -exec sh -c '(: >> $0) 2>/dev/null && echo $0' {} ';'"
+    )
+    assert await out(box, writable.replace("/sys -type", "/sys/kernel /sys/module -type") + " | head -3") == ""
+
+
+async def test_no_user_namespace_can_be_made_inside(box: Sandbox) -> None:
+    assert await out(box, "cat /proc/sys/user/max_user_namespaces") == "0\n"
+
+
+async def test_pid_1_tells_nothing_of_the_machine(box: Sandbox) -> None:
+    arguments = (await out(box, "tr '\\0' ' ' < /proc/1/cmdline; cat /proc/1/comm")).split()
+    assert arguments == ["forkyard", "forkyard"]
+    for name in ("environ", "mem", "maps", "fd/0", "cwd/x", "root/x", "exe", "map_files", "stack", "syscall", "io"):
+        assert await out(box, f"head -c 1 /proc/1/{name} 2>/dev/null | wc -c") == "0\n", name
+    project = str(Path(__file__).parents[2])
+    told = await out(
+        box, "cat /proc/1/stat* /proc/1/mounts /proc/self/mountinfo /proc/1/cgroup /proc/mounts 2>/dev/null"
+    )
+    assert project not in told
+    assert sys.prefix not in told
+    assert "/tmp" not in told
+
+
+async def test_the_mounts_of_a_sandbox_and_of_the_machine_are_apart(local: LocalProvider, box: Sandbox) -> None:
+    before = Path("/proc/self/mountinfo").read_text()
+    other = await local.create(SandboxSpec())
+    shared = [line for line in (await out(other, "cat /proc/self/mountinfo")).splitlines() if " shared:" in line]
+    slaves = [line for line in (await out(other, "cat /proc/self/mountinfo")).splitlines() if " master:" in line]
+    assert (shared, slaves) == ([], [])
+    assert str(local.store.home) not in before
+    await other.close()
+
+
+async def test_a_device_keeps_the_mode_it_has_on_the_machine(box: Sandbox) -> None:
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        assert not (await box.run(["chmod", "600", f"/dev/{name}"])).ok
+        assert not (await box.run(["chown", "1:1", f"/dev/{name}"])).ok
+    assert await out(box, "echo x > /dev/null && head -c 2 /dev/zero | wc -c") == "2\n"
+
+
+FORGER = """
+import glob, os
+while True:
+    for path in glob.glob("/proc/[0-9]*/fd/1"):
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(fd, b"forged")
+            os.close(fd)
+        except OSError:
+            pass
+"""
+
+
+async def test_a_process_left_behind_forges_nothing_in_a_fork(box: Sandbox) -> None:
+    await box.run(["sh", "-c", 'python3 -c "$0" >/dev/null 2>&1 &', FORGER])
+    await box.stop()
+    fork = await box.fork()
+    for _ in range(10):
+        assert (await fork.run("cat /etc/hostname >/dev/null; echo honest")).stdout == "honest\n"
+    await fork.close()
+
+
 async def test_devices_are_the_usual_ones_and_cannot_be_added_to(box: Sandbox) -> None:
     assert set((await out(box, "ls /dev")).split()) == set(
         "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero".split()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forkyard.errors import ConfigError
-from forkyard.sandbox import Feature
+from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, Network
 from forkyard.task import Artifact, TaskTimeout, load_task, load_taskset
 
 MakeTask = Callable[..., Path]
@@ -60,13 +60,13 @@ def test_a_plain_task_has_the_data_it_says(make_task: MakeTask) -> None:
         Artifact(source="/app/out", required=False),
         Artifact(source="log", destination="l", exclude=("*.o",), required=False),
     )
-    assert task.network == "none"
+    assert task.network == NO_NETWORK
     assert task.needs == {Feature.ISOLATED, Feature.IMAGES, Feature.NO_NETWORK, Feature.USERS}
     assert task.build_context == task.files.root / "environment"
     assert task.solution == task.files.root / "solution"
     assert task.key == task.digest == task.files.digest
-    storage, cpus, artifacts = task.notes
-    assert "storage_mb" in storage and "cpus" in cpus and "not collected" in artifacts
+    (artifacts,) = task.notes
+    assert "not collected" in artifacts
 
 
 def test_what_a_task_does_not_say_has_the_formats_defaults(make_task: MakeTask) -> None:
@@ -80,10 +80,10 @@ def test_what_a_task_does_not_say_has_the_formats_defaults(make_task: MakeTask) 
 
 def test_a_public_network_is_needed_only_when_it_is_asked_for(make_task: MakeTask) -> None:
     task = load_task(make_task({"task.toml": '[environment]\nnetwork_mode = "public"'}), {})
-    assert task.network == "public"
+    assert task.network == PUBLIC
     assert Feature.PUBLIC_NETWORK in task.needs
     old = load_task(make_task({"task.toml": "[environment]\nallow_internet = false"}, name="old"), {})
-    assert old.network == "none"
+    assert old.network == NO_NETWORK
     assert old.notes == ("environment.allow_internet is an older spelling; write environment.network_mode",)
 
 
@@ -161,9 +161,6 @@ UNSUPPORTED = {
     '[environment]\ntpu = {type = "v4", topology = "2x2"}': "environment.tpu",
     '[environment]\nos = "windows"': "environment.os",
     '[[environment.mcp_servers]]\nname = "s"\nurl = "http://a"': "environment.mcp_servers",
-    '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.test"]': "environment.network_mode",
-    '[agent]\nnetwork_mode = "no-network"': "agent.network_mode",
-    '[environment]\nnetwork_mode = "no-network"\n[verifier]\nnetwork_mode = "public"': "verifier.network_mode",
 }
 
 
@@ -186,7 +183,43 @@ def test_what_asks_for_nothing_is_not_refused(make_task: MakeTask) -> None:
 
 def test_one_network_that_both_phases_ask_for_is_the_sandboxs(make_task: MakeTask) -> None:
     text = "[agent]\nnetwork_mode = 'no-network'\n[verifier]\nnetwork_mode = 'no-network'"
-    assert load_task(make_task({"task.toml": text}), {}).network == "none"
+    assert load_task(make_task({"task.toml": text}), {}).network == NO_NETWORK
+
+
+def test_each_phase_has_the_network_it_asks_for(make_task: MakeTask) -> None:
+    text = """
+        [environment]
+        network_mode = "public"
+        [agent]
+        network_mode = "allowlist"
+        allowed_hosts = ["pypi.org", "*.example.org"]
+        [verifier]
+        network_mode = "no-network"
+    """
+    task = load_task(make_task({"task.toml": text}), {})
+    assert task.network == Network("allowlist", ("pypi.org", "*.example.org"))
+    assert (task.setup_network, task.verifier_network) == (PUBLIC, NO_NETWORK)
+    assert {Feature.ALLOWLIST, Feature.PUBLIC_NETWORK, Feature.NO_NETWORK, Feature.LIVE_NETWORK} <= task.needs
+
+
+def test_phases_that_ask_for_the_same_hosts_need_no_change_of_network(make_task: MakeTask) -> None:
+    text = """
+        [environment]
+        network_mode = "allowlist"
+        allowed_hosts = ["a.test"]
+        [verifier]
+        network_mode = "allowlist"
+        allowed_hosts = ["a.test"]
+    """
+    task = load_task(make_task({"task.toml": text}), {})
+    assert task.network == Network("allowlist", ("a.test",))
+    assert (task.setup_network, task.verifier_network) == (None, None)
+    assert Feature.LIVE_NETWORK not in task.needs
+
+
+def test_a_list_without_hosts_reaches_nothing(make_task: MakeTask) -> None:
+    text = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = []'
+    assert load_task(make_task({"task.toml": text}), {}).network == NO_NETWORK
 
 
 def test_an_explicitly_shared_verifier_stays_shared_and_its_unused_parts_are_noted(make_task: MakeTask) -> None:
@@ -204,8 +237,12 @@ def test_a_sidecars_artifact_needs_a_sidecar(make_task: MakeTask) -> None:
 def test_a_script_that_nothing_could_run_is_noted(make_task: MakeTask) -> None:
     no_shebang = load_task(make_task({"tests/test.sh": "echo 1\n"}), {})
     windows = load_task(make_task({"tests/test.sh": "#!/bin/bash\r\necho 1\r\n"}, name="crlf"), {})
-    assert no_shebang.notes == ("tests/test.sh: it has no #! line, so nothing says which interpreter runs it",)
-    assert windows.notes == ("tests/test.sh: its first line ends in CR LF, so the interpreter is not found",)
+    assert no_shebang.notes == (
+        "tests/test.sh: it has no #! line, so nothing says which interpreter runs it: begin it with #!/bin/bash",
+    )
+    assert windows.notes == (
+        "tests/test.sh: its first line ends in CR LF, so the interpreter is not found: save it with LF",
+    )
 
 
 def test_two_artifacts_that_go_to_one_place_are_noted(make_task: MakeTask) -> None:

@@ -37,6 +37,20 @@ def test_the_older_version_key_is_the_schema_unless_the_newer_is_there(tmp_path:
     assert parse('version = "1.0"\nschema_version = "1.3"', tmp_path).schema_name == "1.3"
 
 
+@pytest.mark.parametrize("version", ["1", "1.0", "1.1", "1.4", "1.4.2"])
+def test_versions_of_the_format_that_are_read(version: str, tmp_path: Path) -> None:
+    assert parse(f'schema_version = "{version}"', tmp_path).schema_name == version
+    assert parse('schema_version = "1.4"\nversion = "9.9"', tmp_path).schema_name == "1.4"
+
+
+@pytest.mark.parametrize("version", ["9.9", "1.5", "1.10", "2", "2.0", "0.9", "", "v1.4", "1.4 ", "latest"])
+@pytest.mark.parametrize("key", ["schema_version", "version"])
+def test_another_version_of_the_format_is_refused_by_line(key: str, version: str, tmp_path: Path) -> None:
+    (said,) = problems(f'\n{key} = "{version}"', tmp_path)
+    assert said.startswith(f'{tmp_path / "task.toml"}, line 2: {key} = "{version}" is no version of the task format')
+    assert 'write schema_version = "1.4"' in said
+
+
 @pytest.mark.parametrize("name", ["a/b", "A.b_c-1/D", "1/2"])
 def test_task_names_of_the_form_org_name(name: str, tmp_path: Path) -> None:
     toml = parse(f'[task]\nname = "{name}"', tmp_path)

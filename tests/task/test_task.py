@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from forkyard.errors import ProviderError, TaskError
-from forkyard.sandbox import Feature, Sandbox
+from forkyard.sandbox import NO_NETWORK, Feature, Network, Sandbox
 from forkyard.task import Task, TaskData, metric, reward
 from forkyard.trace import Reward, Status, Trace
 
@@ -223,8 +223,15 @@ def test_with_data_makes_a_checked_copy() -> None:
 def test_network_and_needs_follow_the_data() -> None:
     assert Plain(Data()).network is None
     assert Plain(Data()).needs == frozenset()
-    assert Plain(Data(network_allow=())).network == "none"
+    assert Plain(Data(network_allow=())).network == NO_NETWORK
     assert Plain(Data(network_block=("*",))).needs == {Feature.NO_NETWORK}
     assert Plain(Data(network_allow=("*",))).needs == {Feature.PUBLIC_NETWORK}
-    assert Plain(Data(network_allow=("a.test",))).network == "allowlist"
+    assert Plain(Data(network_allow=("a.test",))).network == Network("allowlist", ("a.test",))
+    assert Plain(Data(network_allow=("a.test",))).needs == {Feature.ALLOWLIST}
+    blocking = Plain(Data(network_block=("b.test",)))
+    assert blocking.network == Network("public", block=("b.test",))
+    assert blocking.needs == {Feature.PUBLIC_NETWORK, Feature.ALLOWLIST}
+    assert Plain(Data(network_allow=("*", "10.0.0.5"))).network == Network("public", ("10.0.0.5",))
+    with pytest.raises(ValidationError, match="'http://a' is no host"):
+        Data(network_allow=("http://a",))
     assert Plain(Data(image="debian", agent_user="bob")).needs == {Feature.IMAGES, Feature.USERS}

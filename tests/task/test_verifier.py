@@ -41,8 +41,13 @@ async def test_the_reward_file_is_the_reward_and_the_facts_are_recorded(make_tas
     assert trace.rewards == {"reward": Reward(0.5)}
     assert trace.metrics == {"tests_passed": 3.0}
     assert trace.verifier == {
-        "exit_code": 3, "timed_out": False, "code": "scored", "reason": None, "output_tail": "out\nerr\n",
-    }  # fmt: skip
+        "exit_code": 3,
+        "timed_out": False,
+        "ended_by": None,
+        "code": "scored",
+        "reason": None,
+        "output_tail": "out\nerr\n",
+    }
 
 
 async def test_setup_makes_the_formats_directories_and_the_working_directory(

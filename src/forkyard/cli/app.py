@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from forkyard.cli import check, image, report, run, sandbox
+from forkyard.cli import check, doctor, image, report, run, sandbox
 from forkyard.cli.options import ENVIRONMENT, option
 from forkyard.cli.output import complain
 from forkyard.errors import ConfigError, ForkyardError
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(image.app, name="image")
 app.add_typer(check.app, name="check")

@@ -1,37 +1,88 @@
-"""`forkyard image`: the images of the local store."""
+"""`forkyard image`: the images of the local store, and their ways in and out."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from forkyard.cli.image_build import build_
 from forkyard.cli.options import option, pairs
 from forkyard.cli.output import columns, complain, say, utc
-from forkyard.image import BUILD_PREFIX, CACHE_PREFIX, import_archive
+from forkyard.image import (
+    BUILD_PREFIX,
+    CACHE_PREFIX,
+    LAYER_PREFIX,
+    bootstrap,
+    export,
+    import_archive,
+    prune,
+    pull,
+    push,
+)
 from forkyard.sandbox import ImageConfig
 from forkyard.sandbox.local import LocalProvider
 
-app = typer.Typer(help="Import, list and remove images.", no_args_is_help=True)
+app = typer.Typer(help="Build, pull, import, list, export, push and remove images.", no_args_is_help=True)
+
+app.command("build")(build_)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of an image.")]
+
+
+@app.command("pull")
+def pull_(
+    reference: Annotated[str, typer.Argument(metavar="REF", help="For example debian:12 or ghcr.io/team/image:tag.")],
+    refresh: Annotated[bool, option("--refresh", help="Ask the registry also when the image is here.")] = False,
+) -> None:
+    """Get an image from a registry; layers that are here already are not asked for."""
+    asyncio.run(_pull(reference, refresh))
+
+
+@app.command("push")
+def push_(
+    name: Name,
+    reference: Annotated[str | None, typer.Argument(metavar="[REF]", help="Where to. [its own name]")] = None,
+) -> None:
+    """Put an image into a registry, as one layer."""
+    asyncio.run(_push(name, reference))
+
+
+@app.command("export")
+def export_(name: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write.")]) -> None:
+    """Write an image as an archive that docker, podman and skopeo load."""
+    asyncio.run(_export(name, file))
 
 
 @app.command("import")
 def import_(
-    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A root file system as tar, plain or compressed.")],
+    archive: Annotated[
+        Path,
+        typer.Argument(metavar="ARCHIVE", help="A root file system as tar, or what `docker save` wrote."),
+    ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="What a FROM calls it, for example debian:12.")],
     env: Annotated[list[str] | None, option("--env", metavar="K=V", help="A variable of its processes.")] = None,
     workdir: Annotated[str, option("--workdir", metavar="DIR", help="Where its processes start.")] = "/",
     user: Annotated[str, option("--user", metavar="USER", help="As whom its processes run. [root]")] = "",
 ) -> None:
-    """Make an archive of a root file system an image; one of the same name is replaced."""
+    """Make an archive an image; one of the same name is replaced. An OCI layout is an image, too."""
     asyncio.run(_import(archive, name, ImageConfig(env=pairs(env or (), "--env"), workdir=workdir, user=user)))
+
+
+@app.command("bootstrap")
+def bootstrap_(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="debian:SUITE or debian:SUITE-slim.")],
+) -> None:
+    """Make a Debian of its packages, by mmdebstrap or debootstrap, where no registry can be reached."""
+    asyncio.run(_bootstrap(name))
 
 
 @app.command()
 def ls(
-    everything: Annotated[bool, option("--all", help="Also what builds made: their results and cached steps.")] = False,
+    everything: Annotated[bool, option("--all", help="Also results and steps of builds, and layers.")] = False,
 ) -> None:
     """List the images."""
     asyncio.run(_ls(everything))
@@ -39,22 +90,55 @@ def ls(
 
 @app.command()
 def rm(names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of images.")]) -> None:
-    """Remove images; sandboxes made from them keep what they share."""
+    """Remove images, with the layers nobody else needs; sandboxes made from them keep what they share."""
     asyncio.run(_rm(names))
+
+
+@app.command("prune")
+def prune_() -> None:
+    """Remove layers of no image, and downloads nobody went on with for a day, and say which."""
+    asyncio.run(_prune())
+
+
+async def _pull(reference: str, refresh: bool) -> None:
+    async with LocalProvider() as provider:
+        image = await pull(provider, reference, refresh=refresh)
+    _made(image.name, image.notes)
+
+
+async def _push(name: str, reference: str | None) -> None:
+    async with LocalProvider() as provider:
+        say(await push(provider, name, reference))
+
+
+async def _export(name: str, file: Path) -> None:
+    async with LocalProvider() as provider:
+        say(await export(provider, name, file))
 
 
 async def _import(archive: Path, name: str, config: ImageConfig) -> None:
     async with LocalProvider() as provider:
         image = await import_archive(provider, archive, name, config)
-    for note in image.notes:
+    _made(image.name, image.notes)
+
+
+async def _bootstrap(name: str) -> None:
+    async with LocalProvider() as provider:
+        image = await bootstrap(provider, name)
+    _made(image.name, image.notes)
+
+
+def _made(name: str, notes: Sequence[str]) -> None:
+    for note in notes:
         complain(note)
-    say(image.name)
+    say(name)
 
 
 async def _ls(everything: bool) -> None:
     async with LocalProvider() as provider:
         images = await provider.images()
-    found = [image for image in images if everything or not image.name.startswith((BUILD_PREFIX, CACHE_PREFIX))]
+    hidden = (BUILD_PREFIX, CACHE_PREFIX, LAYER_PREFIX)
+    found = [image for image in images if everything or not image.name.startswith(hidden)]
     rows = [(image.name, image.config.user or "root", image.config.workdir, utc(image.created)) for image in found]
     say(columns(("NAME", "USER", "WORKDIR", "CREATED"), rows))
 
@@ -63,3 +147,13 @@ async def _rm(names: list[str]) -> None:
     async with LocalProvider() as provider:
         for name in names:
             await provider.remove_image(name)
+        await provider.prune_images(LAYER_PREFIX)
+
+
+async def _prune() -> None:
+    async with LocalProvider() as provider:
+        removed = await prune(provider)
+    for sentence in removed:
+        say(sentence)
+    if not removed:
+        complain("nothing is unneeded")

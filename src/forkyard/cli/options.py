@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,3 +26,10 @@ def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=flag)
         found[key] = value
     return found
+
+
+def share(value: float | None) -> float | None:
+    """The callback of an option that takes a share. Raises typer.BadParameter unless it is in [0, 1]."""
+    if value is not None and (math.isnan(value) or not 0 <= value <= 1):
+        raise typer.BadParameter(f"{value:g} is not a number from 0 to 1")
+    return value

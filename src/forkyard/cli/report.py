@@ -16,6 +16,6 @@ def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or files of lines.")],
     json: Annotated[bool, option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Print what runs came to, a row for each task; samples of several runs add up."""
+    """Print what runs came to, a row for each task; samples of several runs add up where they are alike."""
     found = reports.report(paths)
     say(reports.to_json(found) if json else reports.to_text(found))

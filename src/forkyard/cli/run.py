@@ -14,11 +14,12 @@ from rich.console import Console
 
 import forkyard.report as reports
 import forkyard.run as runs
-from forkyard.cli.options import option, pairs
+from forkyard.cli.options import option, pairs, share
 from forkyard.cli.output import complain, say
 from forkyard.errors import ConfigError
 from forkyard.harness import HARNESSES
 from forkyard.run import Outcome, Plan, Progress
+from forkyard.values import counted
 
 ERRORED, BELOW = 2, 3
 
@@ -30,7 +31,8 @@ QuietFlag = Annotated[bool, option("-q", "--quiet", help="Print nothing but erro
 def run(  # noqa: PLR0913 - one parameter for each option is how typer is told of them
     context: typer.Context,
     paths: Annotated[
-        list[Path] | None, typer.Argument(metavar="PATH", help="Task directories, or directories of them.")
+        list[Path] | None,
+        typer.Argument(metavar="PATH", help="Task directories, directories of them, or tasks.py[:NAME]."),
     ] = None,
     agent: Annotated[
         str | None,
@@ -77,18 +79,14 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     limit: Annotated[int | None, option("-l", "--limit", metavar="N", min=1, help="Play only the first tasks.")] = None,
     fail_under: Annotated[
         float | None,
-        option(
-            "--fail-under",
-            metavar="X",
-            help=FAIL_UNDER,
-        ),
+        option("--fail-under", metavar="X", callback=share, help=FAIL_UNDER),
     ] = None,
     quiet: QuietFlag = False,
 ) -> int:
     """Play tasks, grade what comes out, and write one line for each rollout.
 
-    Exit codes: 0 done; 1 wrong usage or configuration; 2 some rollouts ended in an infrastructure failure, or the run
-    stopped early; 3 the mean reward is below --fail-under; 130 interrupted (143 by SIGTERM).
+    Exit codes: 0 done; 1 wrong usage or configuration; 2 some rollouts ended in an infrastructure failure, the run
+    stopped early, or nothing was scored; 3 the mean reward is below --fail-under; 130 interrupted (143 by SIGTERM).
 
     Every option can be set by a variable as well: FORKYARD_RUN_SAMPLES=4 is --samples 4.
     """
@@ -97,7 +95,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         _refuse_beside_resume(context)
         return _ended(asyncio.run(runs.resume(resume, progress)), quiet, json, fail_under)
     if not paths:
-        raise typer.BadParameter("name a task directory, or a directory of them", param_hint="PATH")
+        raise typer.BadParameter("name a task directory, a directory of them, or a tasks.py", param_hint="PATH")
     plan = _plan(
         run=name if name is not None else runs.new_run_name(),
         out=out,
@@ -125,11 +123,7 @@ def resume(
     json: Json = False,
     fail_under: Annotated[
         float | None,
-        option(
-            "--fail-under",
-            metavar="X",
-            help=FAIL_UNDER,
-        ),
+        option("--fail-under", metavar="X", callback=share, help=FAIL_UNDER),
     ] = None,
     quiet: QuietFlag = False,
 ) -> int:
@@ -189,6 +183,9 @@ def _ended(outcome: Outcome, quiet: bool, json: bool, fail_under: float | None) 
     elif not quiet:
         say(reports.to_text(found))
     if outcome.stopped is not None or outcome.errored:
+        return ERRORED
+    if not any(group.overall.scored for group in found.groups):
+        complain(f"nothing was scored ({counted(outcome.planned, 'rollout')}); the reasons are in {found.files[0]}")
         return ERRORED
     return BELOW if fail_under is not None and _below(found, fail_under) else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +13,11 @@ import typer
 
 from forkyard.cli.options import option
 from forkyard.cli.output import columns, complain, say, utc
+from forkyard.errors import ConfigError
 from forkyard.run import Interrupt
-from forkyard.sandbox import Provider, Sandbox, SandboxSpec
+from forkyard.sandbox import Provider, Sandbox, SandboxSpec, patch
 from forkyard.sandbox.local import LocalProvider
+from forkyard.values import one_line, printable
 
 app = typer.Typer(help="Make, run, fork and remove named sandboxes.", no_args_is_help=True)
 
@@ -62,9 +65,32 @@ def rm(names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names or
 
 
 @app.command()
-def sweep() -> None:
-    """Remove what dead processes left behind, and say what it was."""
-    asyncio.run(_sweep())
+def diff(
+    name: Name,
+    as_patch: Annotated[bool, option("--patch", help="Print a unified diff of text files instead.")] = False,
+) -> None:
+    """Tell what a stopped sandbox changed of the image or template it started from.
+
+    A line is A, M or D (added, modified, deleted) and a path; a deleted directory stands for what was in it.
+    """
+    asyncio.run(_diff(name, as_patch))
+
+
+@app.command()
+def du() -> None:
+    """Tell the room sandboxes and images take on disk: their own, and what they share with others."""
+    asyncio.run(_du())
+
+
+@app.command()
+def sweep(
+    older_than: Annotated[
+        str | None,
+        option("--older-than", metavar="AGE", help="Also remove named sandboxes not used for so long, as 7d or 12h."),
+    ] = None,
+) -> None:
+    """Remove what dead processes left behind, and say what it was. Never what runs, never an image."""
+    asyncio.run(_sweep(None if older_than is None else _seconds(older_than)))
 
 
 async def _create(name: str, image: str) -> None:
@@ -138,9 +164,37 @@ async def _rm(names: list[str]) -> None:
             await sandbox.close()
 
 
-async def _sweep() -> None:
+async def _diff(name: str, as_patch: bool) -> None:
+    async with LocalProvider() as provider:
+        sandbox = await provider.open(name)
+        if as_patch:
+            text = await patch(sandbox)
+            sys.stdout.write(printable(text) if sys.stdout.isatty() else text)  # a file gets it as it is
+            return
+        for change in await sandbox.changes():
+            say(f"{change.kind[0].upper()} {one_line(change.path)}")
+
+
+async def _du() -> None:
+    async with LocalProvider() as provider:
+        found = await provider.usage()
+    rows = [(use.name or use.id, use.kind, f"{use.own:,}", f"{use.shared:,}") for use in found]
+    say(columns(("NAME", "KIND", "OWN", "SHARED"), rows))
+
+
+def _seconds(age: str) -> float:
+    """A number with a unit; ConfigError otherwise."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+    if not re.fullmatch(r"\d{1,6}[smhdw]", age):
+        raise ConfigError(f"--older-than {age}: expected a number and a unit, as 90s, 30m, 12h, 7d or 2w")
+    return float(int(age[:-1]) * units[age[-1]])
+
+
+async def _sweep(older_than: float | None) -> None:
     async with LocalProvider() as provider:
         removed = await provider.sweep()
+        if older_than is not None:
+            removed += await provider.sweep_unused(older_than)
     for sentence in removed:
         say(sentence)
     if not removed:

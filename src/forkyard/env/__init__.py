@@ -2,7 +2,7 @@
 
 from forkyard.env.agent import Agent, AgentConfig, Agents, ImageFor, OnPhase
 from forkyard.env.env import Env, Episode, SingleAgentEnv
-from forkyard.env.rollout import sandbox_spec
+from forkyard.env.rollout import limits_of, sandbox_spec
 
 __all__ = [
     "Agent",
@@ -13,5 +13,6 @@ __all__ = [
     "ImageFor",
     "OnPhase",
     "SingleAgentEnv",
+    "limits_of",
     "sandbox_spec",
 ]

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 
 from forkyard.env.agent import AgentConfig, OnPhase
 from forkyard.errors import ForkyardError, HarnessError, ProviderError, SandboxError, TaskError, boundary
 from forkyard.grade import check_mode, graded, keep_logs, settle_failure
-from forkyard.sandbox import Limits, Sandbox, SandboxSpec
+from forkyard.sandbox import NO_NETWORK, Feature, Limits, Sandbox, SandboxSpec
+from forkyard.sandbox.limits import kept
 from forkyard.task import Task, TaskTimeout, invoke
 from forkyard.trace import Status, Timing, Trace
 
@@ -32,12 +34,14 @@ async def play(config: AgentConfig, task: Task, trace: Trace, on_phase: OnPhase)
         on_phase(trace, "fork")
         image = await config.image_for(task)
         with _timed(trace.timing, "fork_ms"):
-            sandbox = await config.provider.create(sandbox_spec(task, image))
+            sandbox = await config.provider.create(sandbox_spec(task, image, config.provider.features))
         on_phase(trace, "setup")
         with _timed(trace.timing, "setup_ms"):
             await _set_up(config, task, trace, sandbox)
         if trace.status is None:
             on_phase(trace, "agent")
+            if task.setup_network is not None:
+                await sandbox.set_network(task.network or NO_NETWORK)
             acted = True
             with _timed(trace.timing, "agent_ms"):
                 await _launch(config, task, trace, sandbox)
@@ -54,6 +58,8 @@ async def play(config: AgentConfig, task: Task, trace: Trace, on_phase: OnPhase)
         trace.settle(status, f"internal error: {type(err).__name__}: {err}")
     finally:
         if sandbox is not None:
+            if visits := sandbox.visits:
+                trace.info["network"] = [asdict(visit) for visit in visits]
             await _closed(sandbox, trace)
         on_phase(trace, "done")
 
@@ -112,16 +118,25 @@ async def _closed(sandbox: Sandbox, trace: Trace) -> None:
             await sandbox.close()
 
 
-def sandbox_spec(task: Task, image: str) -> SandboxSpec:
-    """What a task asks of its sandbox."""
-    memory = task.data.resources.memory
+def sandbox_spec(task: Task, image: str, features: Set[Feature]) -> SandboxSpec:
+    """What a task asks of its sandbox; bounds that a provider with these features does not keep are left out."""
     return SandboxSpec(
         image=image,
         env=dict(task.runtime_env()),
         workdir=task.data.workdir,
-        network=task.network or "none",
-        limits=Limits(memory_mb=round(memory * 1024) if memory else None),
+        network=task.setup_network or task.network or NO_NETWORK,
+        limits=kept(limits_of(task), features),
     )
+
+
+def limits_of(task: Task) -> Limits:
+    """The bounds a task asks for. Raises ConfigError for numbers too small to be any."""
+    asked = task.data.resources
+    return Limits(cpus=asked.cpu, memory_mb=_megabytes(asked.memory), disk_mb=_megabytes(asked.disk))
+
+
+def _megabytes(gigabytes: float | None) -> int | None:
+    return None if gigabytes is None else max(1, round(gigabytes * 1024))
 
 
 def _with_deadlines(task: Task, timeout: TaskTimeout) -> Task:

@@ -32,6 +32,8 @@ async def graded(task: Task, trace: Trace, sandbox: Sandbox, mode: VerifierMode)
     try:
         try:
             verifier = await _place(sandbox, mode)
+            if task.verifier_network is not None:
+                await verifier.set_network(task.verifier_network)
             await _verify(task, trace, verifier)
         except RolloutError as err:
             settle_failure(trace, err, acted=True)

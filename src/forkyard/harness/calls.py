@@ -39,9 +39,9 @@ User: exit 0
 hello
 You: greeting.txt now holds the word hello."""
 
-_BLOCK = re.compile(
-    r"^[ ]{0,3}(?P<fence>`{3,})[ \t]*(?:bash|sh|shell)[ \t]*\r?\n(?P<code>.*?)^[ ]{0,3}(?P=fence)`*[ \t]*\r?$",
-    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+# A line that opens a block or closes one. Possessive throughout, so that a line is looked at once however long it is.
+_FENCE_LINE = re.compile(
+    r"^[ ]{0,3}+(?P<fence>`{3,}+)[ \t]*+(?P<opens>(?:bash|shell|sh)[ \t]*+)?\r?$", re.MULTILINE | re.IGNORECASE
 )
 
 
@@ -72,9 +72,22 @@ def checked(command: str) -> str:
 
 
 def last_block(text: str) -> str | None:
-    """The last complete ```bash block of a text."""
-    blocks = [match["code"] for match in _BLOCK.finditer(text)]
-    return blocks[-1] if blocks else None
+    """The last complete ```bash block of a text.
+
+    It ends with the first fence at least as long as its own. A fence that is never closed opens nothing.
+    """
+    lines = list(_FENCE_LINE.finditer(text))
+    longest = [0] * (len(lines) + 1)  # the longest closing fence among the lines from here on
+    for at in range(len(lines) - 1, -1, -1):
+        longest[at] = max(longest[at + 1], 0 if lines[at]["opens"] else len(lines[at]["fence"]))
+    block, begin, needed = None, 0, 0
+    for at, line in enumerate(lines):
+        fence = len(line["fence"])
+        if needed and not line["opens"] and fence >= needed:
+            block, needed = text[begin : line.start()], 0
+        elif not needed and line["opens"] and longest[at + 1] >= fence:
+            begin, needed = line.end() + 1, fence
+    return block
 
 
 def _parsed(arguments: str) -> Any:

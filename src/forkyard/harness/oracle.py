@@ -52,6 +52,7 @@ class OracleHarness(Harness):
         first_line = script[:256].partition(b"\n")[0]
         heard = bytearray()
         exit_code: int | None = None
+        ended_by: str | None = None
         try:
             result = await runtime.run(
                 _argv(first_line),
@@ -60,12 +61,14 @@ class OracleHarness(Harness):
                 user=task.data.agent_user,
                 on_output=partial(self._hear, heard),
             )
-            exit_code = result.exit_code
+            exit_code, ended_by = result.exit_code, result.ended_by
             if not heard:  # what the provider says of a script that cannot be started was never streamed
                 heard.extend(result.stderr_bytes)
         finally:
             # Also when the deadline cuts it off: its output is what tells why.
             self._record(trace, exit_code, heard.decode("utf-8", "replace"), first_line)
+            if ended_by:
+                trace.info["oracle"]["ended_by"] = ended_by
         trace.stop("agent_completed")
 
     def _hear(self, heard: bytearray, stream: str, data: bytes) -> None:

@@ -8,6 +8,7 @@ from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox import ProgramResult, Sandbox
 from forkyard.values import tail
 
+_FULL = {"oom": "the memory of this machine is full", "disk": "the disk of this machine is full"}
 LONGEST_ARGUMENT = 100_000
 """Linux takes 131,071 bytes in one argument; a longer command goes in by stdin."""
 
@@ -71,4 +72,6 @@ def describe(result: ProgramResult, timeout: float, shown: int) -> str:
     text = f"exit {result.exit_code}\n{result.stdout}{result.stderr}"
     if result.timed_out:
         text += f"\n[timed out after {timeout:g} s and was killed]"
+    if result.ended_by:
+        text += f"\n[{_FULL[result.ended_by]}: processes were killed]"
     return tail(text, shown)

@@ -1,18 +1,46 @@
-"""Images: built from a Dockerfile on forks, or imported from the archive of a root file system."""
+"""Images: built from a Dockerfile on forks, pulled, imported from archives, or made of Debian's packages."""
 
-from forkyard.image.build import BUILD_PREFIX, CACHE_PREFIX, BuildError, BuiltImage, build, missing_image
+from forkyard.image.bootstrap import bootstrap
+from forkyard.image.build import BuildError, BuiltImage, base_images, build, check_build
 from forkyard.image.dockerfile import parse_dockerfile, read_dockerfile
 from forkyard.image.importer import ImportedImage, import_archive
+from forkyard.image.oci import (
+    LAYER_PREFIX,
+    ImageSourceError,
+    InstalledImage,
+    ensure_image,
+    export,
+    find_image,
+    prune,
+    pull,
+    push,
+)
+from forkyard.image.options import BuildOptions
+from forkyard.image.plan import BUILD_PREFIX, CACHE_PREFIX
+from forkyard.image.tag import tag
 
 __all__ = [
     "BUILD_PREFIX",
     "CACHE_PREFIX",
+    "LAYER_PREFIX",
     "BuildError",
+    "BuildOptions",
     "BuiltImage",
+    "ImageSourceError",
     "ImportedImage",
+    "InstalledImage",
+    "base_images",
+    "bootstrap",
     "build",
+    "check_build",
+    "ensure_image",
+    "export",
+    "find_image",
     "import_archive",
-    "missing_image",
     "parse_dockerfile",
+    "prune",
+    "pull",
+    "push",
     "read_dockerfile",
+    "tag",
 ]

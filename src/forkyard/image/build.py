@@ -1,6 +1,6 @@
 """Building an image from a Dockerfile on forks: each step runs in a sandbox made from the step before it.
 
-Every step is kept as the image `cache:<key>` and the result as `build:<key>`; a key stands for everything the step
+Every step is kept as the image `cache:<key>` and every stage as `build:<key>`; a key stands for everything the step
 depends on, so whatever was built once, by this process or another, is found rather than built again.
 """
 
@@ -10,27 +10,38 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from forkyard.errors import ConfigError, EngineLost, SandboxError, SandboxLost
 from forkyard.image.context import Context
 from forkyard.image.dockerfile import read_dockerfile
+from forkyard.image.fetch import Downloads
+from forkyard.image.gather import Gatherer
+from forkyard.image.instructions import Dockerfile
+from forkyard.image.mounting import Mounts, locked
+from forkyard.image.oci.pull import ensure_image, find_image
+from forkyard.image.options import BuildOptions
+from forkyard.image.parsers import SCRIPT
 from forkyard.image.place import copy_files, make_directory
-from forkyard.image.plan import CopyFiles, NewDirectory, Plan, RunCommand, Step, base_image, make_plan
+from forkyard.image.plan import CopyFiles, NewDirectory, Plan, RunCommand, StagePlan, Step
+from forkyard.image.planner import PlanInput, make_plan
+from forkyard.image.stages import needed
 from forkyard.sandbox import (
+    NO_NETWORK,
     ImageConfig,
     ImageInfo,
     ImageProvider,
+    ImageStore,
+    Network,
     ProgramResult,
     Sandbox,
     SandboxSpec,
 )
-from forkyard.values import printable, tail
+from forkyard.values import one_line, printable, tail
 
-CACHE_PREFIX = "cache:"
-BUILD_PREFIX = "build:"
+_PLAIN = BuildOptions()
 _OUTPUT_SHOWN = 4000
 _TEXT_SHOWN = 200
 
@@ -38,9 +49,9 @@ _TEXT_SHOWN = 200
 class BuildError(SandboxError):
     """A step of a build failed: `where` is file and line, `output` the end of what a RUN wrote."""
 
-    def __init__(self, where: str, instruction: str, reason: str, output: str = "") -> None:
+    def __init__(self, where: str, instruction: str, reason: str, output: str = "", step: str = "") -> None:
         shown = instruction if len(instruction) <= _TEXT_SHOWN else f"{instruction[:_TEXT_SHOWN]}..."
-        message = f"{where}: {shown}: {reason}"
+        message = f"{where}: {f'{step}: ' if step else ''}{shown}: {reason}"
         super().__init__(printable(f"{message}; the end of its output:\n{output}" if output else message))
         self.where = where
         self.instruction = instruction
@@ -54,103 +65,205 @@ class BuiltImage(ImageInfo):
     ran: int
 
 
-def missing_image(name: str) -> str:
-    """The sentence that says so, and the mend."""
-    return (
-        f"there is no image {name!r}: import a root file system by `forkyard image import ARCHIVE {name}`, "
-        "or start from the image host, which is this machine's own /usr"
-    )
-
-
 async def build(
-    store: ImageProvider, dockerfile_dir: Path, *, base: str | None = None, timeout: float | None = None
+    store: ImageProvider,
+    directory: Path,
+    *,
+    base: str | None = None,
+    timeout: float | None = None,
+    network: Network = NO_NETWORK,
+    options: BuildOptions = _PLAIN,
 ) -> BuiltImage:
-    """The image of the Dockerfile in `dockerfile_dir`, which is also the build context.
+    """The image of the Dockerfile in `directory`, which is also the build context.
 
-    With `base` the image of that name stands in for the one FROM names. Raises ConfigError, before anything runs, for
-    whatever is wrong in the Dockerfile, its context or the choice of images, and BuildError when a step fails or the
-    whole takes longer than `timeout` seconds.
+    With `base` the image of that name stands in for those the FROMs name. Its RUNs have the `network`. Raises
+    ConfigError, before anything runs, for whatever is wrong in the Dockerfile, its context or what was asked, and
+    BuildError when a step fails or the whole takes longer than `timeout` seconds.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    plan = await _plan(store, dockerfile_dir, base)
-    name = f"{BUILD_PREFIX}{plan.key}"
-    ran = 0
-    async with _once(store, name):
-        image = await store.image(name)
-        if image is None:
-            ran = await _ensure_steps(store, plan, deadline)
-            image = await _finish(store, plan, name)
-    return BuiltImage(image.name, image.config, image.created, ran)
+    async with Downloads() as downloads:
+        given = await _input(store, directory, base, options)
+        plan = await asyncio.to_thread(make_plan, given)
+        if fetched := await _fetched(plan, downloads, deadline):
+            plan = await asyncio.to_thread(make_plan, replace(given, fetched=fetched))
+        building = _Building(store, plan, options, downloads, network, deadline)
+        image = await building.stage(plan.target)
+    return BuiltImage(image.name, image.config, image.created, building.ran)
 
 
-async def _plan(store: ImageProvider, directory: Path, base: str | None) -> Plan:
-    dockerfile = read_dockerfile(directory / "Dockerfile")
-    wanted = base or base_image(dockerfile)
-    info = await store.image(wanted)
-    if info is None:
-        where = f"{dockerfile.at(dockerfile.source)}: " if base is None else ""
-        raise ConfigError(where + missing_image(wanted))
-    return await asyncio.to_thread(lambda: make_plan(dockerfile, info, Context(directory)))
+async def check_build(store: ImageStore, directory: Path, *, base: str | None = None) -> str | None:
+    """Plan a build and run nothing; the name of an image it needs and the store lacks, or None.
+
+    Raises ConfigError for whatever is wrong in the Dockerfile or its context.
+    """
+    dockerfile = read_dockerfile(_PLAIN.dockerfile(directory))
+    images: dict[str, ImageInfo] = {}
+    for name in base_images(dockerfile, base):
+        info = await find_image(store, name)
+        if info is None:
+            return name
+        images[name] = info
+    await asyncio.to_thread(lambda: make_plan(PlanInput(dockerfile, Context(directory), images, base=base)))
+    return None
 
 
-async def _ensure_steps(store: ImageProvider, plan: Plan, deadline: float | None) -> int:
-    """Run the steps whose results are not there yet; how many that were."""
-    first = len(plan.steps)
-    while first > 0 and await store.image(_cached(plan.steps[first - 1])) is None:
-        first -= 1
-    ran = 0
-    source = _cached(plan.steps[first - 1]) if first else plan.base.name
-    for step in plan.steps[first:]:
-        async with _once(store, _cached(step)):
-            if await store.image(_cached(step)) is None:
-                await _run_step(store, source, step, deadline)
-                ran += 1
-        source = _cached(step)
-    return ran
+def base_images(dockerfile: Dockerfile, base: str | None = None) -> tuple[str, ...]:
+    """The images a build of the last stage takes from the store. Raises ConfigError for what `needed` does."""
+    return tuple(needed(dockerfile, _PLAIN, base).images)
 
 
-def _cached(step: Step) -> str:
-    return f"{CACHE_PREFIX}{step.key}"
+async def _input(store: ImageProvider, directory: Path, base: str | None, options: BuildOptions) -> PlanInput:
+    """What the plan is made of. Raises ConfigError for an image that is not there and cannot be pulled."""
+    path = options.dockerfile(directory)
+    dockerfile = read_dockerfile(path)
+    images: dict[str, ImageInfo] = {}
+    for name, where in needed(dockerfile, options, base).images.items():
+        try:
+            images[name] = await ensure_image(store, name)
+        except ConfigError as error:
+            place = "" if name == base else f"{where}: "
+            raise ConfigError(*(f"{place}{problem}" for problem in error.problems)) from error
+    context = await asyncio.to_thread(Context, directory, path)
+    return PlanInput(dockerfile, context, images, options, base)
 
 
-async def _run_step(store: ImageProvider, source: str, step: Step, deadline: float | None) -> None:
-    """Make the image of one step from that of the step before."""
-    try:
-        async with _sandbox(store, source) as sandbox:
-            await _make_directories(sandbox, step.directories)
-            if isinstance(step.action, RunCommand):
-                await _run_command(sandbox, step, step.action, deadline)
-            else:
-                await _copy(sandbox, step, step.action, deadline)
-            await _commit(store, sandbox, _cached(step), step.config)
-    except (BuildError, SandboxLost, EngineLost):
-        raise
-    except (SandboxError, OSError, ValueError) as error:
-        raise BuildError(step.where, step.text, str(error)) from error
+async def _fetched(plan: Plan, downloads: Downloads, deadline: float | None) -> dict[str, str]:
+    """The SHA-256 of every file an ADD takes from the network without saying it."""
+    found: dict[str, str] = {}
+    for step, url in plan.unknown:
+        try:
+            async with asyncio.timeout(_left(deadline)):
+                found[url] = (await downloads.fetch(url))[1]
+        except TimeoutError:
+            raise BuildError(step.where, step.text, _TOO_LONG) from None
+        except SandboxError as error:
+            raise BuildError(step.where, step.text, str(error)) from error
+    return found
 
 
-async def _finish(store: ImageProvider, plan: Plan, name: str) -> ImageInfo:
-    """Name the last step's disk, with the directories still to be made and the whole configuration."""
-    source = _cached(plan.steps[-1]) if plan.steps else plan.base.name
-    async with _sandbox(store, source) as sandbox:
-        await _make_directories(sandbox, plan.directories)
-        return await _commit(store, sandbox, name, plan.config)
+@dataclass(slots=True)
+class _Building:
+    """One build at work. `ran` counts the steps that were run, `done` names the images made by this build."""
 
+    store: ImageProvider
+    plan: Plan
+    options: BuildOptions
+    downloads: Downloads
+    network: Network
+    deadline: float | None
+    ran: int = 0
+    done: set[str] = field(default_factory=set)
 
-async def _commit(store: ImageProvider, sandbox: Sandbox, name: str, config: ImageConfig) -> ImageInfo:
-    await sandbox.stop()
-    # Another process may have been as fast: what it made is the same, and others may be starting from it already.
-    return await store.image(name) or await store.commit(sandbox, name, config)
+    async def stage(self, stage: StagePlan) -> ImageInfo:
+        """The image of a stage, found or made."""
+        async with _once(self.store, stage.name):
+            image = await self._found(stage.name)
+            if image is None:
+                image = await self._finish(stage, await self._ensure_steps(stage))
+        return image
 
+    async def _found(self, name: str) -> ImageInfo | None:
+        """The image of that name, unless it is an old one and a fresh one is wanted."""
+        return await self.store.image(name) if not self.options.fresh or name in self.done else None
 
-@asynccontextmanager
-async def _sandbox(store: ImageProvider, image: str) -> AsyncIterator[Sandbox]:
-    # Where and as whom a step works is said with each command: the image's own WORKDIR may not be made yet.
-    sandbox = await store.create(SandboxSpec(image=image, workdir="/", user=""))
-    try:
-        yield sandbox
-    finally:
-        await sandbox.close()
+    async def _ensure_image(self, name: str) -> None:
+        """Make the stage that an image is the result of, if it is one of this build."""
+        stage = self.plan.stage(name)
+        if stage is not None:
+            await self.stage(stage)
+
+    async def _ensure_steps(self, stage: StagePlan) -> str:
+        """Run the steps whose results are not there yet; the image with the last one's."""
+        first = len(stage.steps)
+        while first > 0 and await self._found(stage.steps[first - 1].name) is None:
+            first -= 1
+        if first == 0:
+            await self._ensure_image(stage.base)
+        source = stage.steps[first - 1].name if first else stage.base
+        for number, step in enumerate(stage.steps[first:], first + 1):
+            async with _once(self.store, step.name):
+                if await self._found(step.name) is None:
+                    await self._run_step(source, step, f"step {number} of {len(stage.steps)}")
+            source = step.name
+        return source
+
+    async def _run_step(self, source: str, step: Step, place: str) -> None:
+        """Make the image of one step from that of the step before."""
+        for image in step.images:
+            await self._ensure_image(image)
+        if self.options.on_step is not None:
+            self.options.on_step(one_line(f"{place}: {step.text}"))
+        action = step.action
+        network = self.network if isinstance(action, RunCommand) and not action.offline else NO_NETWORK
+        try:
+            async with (
+                Gatherer(self.store, self.downloads) as gatherer,
+                self._sandbox(source, network) as sandbox,
+            ):
+                await _make_directories(sandbox, step.directories)
+                if isinstance(action, RunCommand):
+                    await self._run(sandbox, gatherer, step, action, place)
+                else:
+                    await self._copy(sandbox, gatherer, action)
+                await self._commit(sandbox, step.name, step.config)
+        except (BuildError, SandboxLost, EngineLost):
+            raise
+        except TimeoutError:
+            raise BuildError(step.where, step.text, _TOO_LONG, step=place) from None
+        except (SandboxError, OSError, ValueError) as error:
+            raise BuildError(step.where, step.text, str(error), step=place) from error
+        self.ran += 1
+
+    async def _copy(self, sandbox: Sandbox, gatherer: Gatherer, action: CopyFiles) -> None:
+        async with asyncio.timeout(_left(self.deadline)):
+            await copy_files(sandbox, action, await gatherer.trees(action.materials, action.exclude))
+
+    async def _run(self, sandbox: Sandbox, gatherer: Gatherer, step: Step, action: RunCommand, place: str) -> None:
+        await make_directory(sandbox, action.workdir, "")  # a base's own WORKDIR need not exist
+        mounts = Mounts(self.store, sandbox, gatherer, self.options.secrets)
+        async with locked(self.store, action.mounts):
+            async with asyncio.timeout(_left(self.deadline)):
+                secrets = await mounts.place(action.mounts)
+            if action.script:
+                await sandbox.write(SCRIPT, action.script.encode(), 0o755)
+            env = {**action.outside, **action.env, **secrets}
+            limit, reason = self._limit()
+            result = await sandbox.run(action.argv, env, cwd=action.workdir, user=action.user, timeout=limit)
+            if reason := reason if result.timed_out else _failure(result):
+                raise BuildError(step.where, step.text, reason, _shown(result), place)
+            if action.mounts:
+                await sandbox.stop()  # a process the command left running would go on writing
+                await sandbox.start()
+                await mounts.take_away()
+
+    def _limit(self) -> tuple[float | None, str]:
+        """How long a RUN may take, and what is said of one that took longer."""
+        left, own = _left(self.deadline), self.options.run_seconds
+        if own is not None and (left is None or own < left):
+            return own, f"it took longer than the {own:g} seconds a RUN may take"
+        return left, _TOO_LONG
+
+    async def _finish(self, stage: StagePlan, source: str) -> ImageInfo:
+        """Name the last step's disk, with the directories still to be made and the whole configuration."""
+        async with self._sandbox(source, NO_NETWORK) as sandbox:
+            await _make_directories(sandbox, stage.directories)
+            return await self._commit(sandbox, stage.name, stage.config)
+
+    async def _commit(self, sandbox: Sandbox, name: str, config: ImageConfig) -> ImageInfo:
+        await sandbox.stop()
+        # Another process may have been as fast: what it made is the same, and others may be starting from it already.
+        image = await self._found(name) or await self.store.commit(sandbox, name, config)
+        self.done.add(name)
+        return image
+
+    @asynccontextmanager
+    async def _sandbox(self, image: str, network: Network) -> AsyncIterator[Sandbox]:
+        # Where and as whom a step works is said with each command: the image's own WORKDIR may not be made yet.
+        sandbox = await self.store.create(SandboxSpec(image=image, workdir="/", user="", network=network))
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()
 
 
 async def _make_directories(sandbox: Sandbox, directories: tuple[NewDirectory, ...]) -> None:
@@ -163,25 +276,14 @@ async def _make_directories(sandbox: Sandbox, directories: tuple[NewDirectory, .
             raise BuildError(new.where, f"WORKDIR {new.path}", str(error)) from error
 
 
-async def _copy(sandbox: Sandbox, step: Step, action: CopyFiles, deadline: float | None) -> None:
-    try:
-        async with asyncio.timeout(_left(deadline)):
-            await copy_files(sandbox, action)
-    except TimeoutError:
-        raise BuildError(step.where, step.text, _TOO_LONG) from None
-
-
-async def _run_command(sandbox: Sandbox, step: Step, action: RunCommand, deadline: float | None) -> None:
-    await make_directory(sandbox, action.workdir, "")  # a base's own WORKDIR need not exist
-    result = await sandbox.run(action.argv, action.env, cwd=action.workdir, user=action.user, timeout=_left(deadline))
-    if result.timed_out:
-        raise BuildError(step.where, step.text, _TOO_LONG, _shown(result))
-    if not result.ok:
-        ended = f"ended by signal {result.signal}" if result.signal else f"exit code {result.exit_code}"
-        raise BuildError(step.where, step.text, ended, _shown(result))
-
-
 _TOO_LONG = "the build took longer than its time limit allows"
+
+
+def _failure(result: ProgramResult) -> str:
+    """How a command failed; empty when it did not."""
+    if result.ok:
+        return ""
+    return f"ended by signal {result.signal}" if result.signal else f"exit code {result.exit_code}"
 
 
 def _left(deadline: float | None) -> float | None:

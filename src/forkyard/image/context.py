@@ -69,16 +69,32 @@ def digest(sources: Sequence[Source]) -> str:
     return hasher.hexdigest()
 
 
+_NOTHING = Ignore()
+
+
+def _without(source: Source, exclude: Ignore) -> Source | None:
+    """A source without the names an --exclude matches; None when it is a file of such a name itself."""
+    if not source.is_directory:
+        return None if exclude.excludes(source.name) else source
+    kept = exclude.kept_of([entry.name for entry in source.entries])
+    return Source(source.name, tuple(entry for entry in source.entries if not entry.name or entry.name in kept))
+
+
 class Context:
     """The directory a COPY takes its sources from, without what its .dockerignore leaves out."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises ConfigError when there is no such directory or its .dockerignore is wrong."""
+    def __init__(self, root: Path, dockerfile: Path | None = None) -> None:
+        """Raises ConfigError when there is no such directory or its .dockerignore is wrong.
+
+        Where there is a file called as the Dockerfile with .dockerignore after it, that one counts instead.
+        """
         try:
             self.root = root.resolve(strict=True)
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"{root}: the build context cannot be read: {error}") from error
         ignore = root / ".dockerignore"
+        if dockerfile is not None and (own := dockerfile.with_name(f"{dockerfile.name}.dockerignore")).exists():
+            ignore = own
         try:
             self.ignore = parse_ignore(ignore.read_bytes(), str(ignore))
         except FileNotFoundError:
@@ -86,15 +102,20 @@ class Context:
         except OSError as error:
             raise ConfigError(f"{ignore}: it cannot be read: {error.strerror}") from error
 
-    def take(self, patterns: Sequence[str]) -> tuple[Source, ...]:
-        """What the sources of one COPY name. Raises Problem when one is missing or leaves the context."""
+    def take(
+        self, patterns: Sequence[str], exclude: Ignore = _NOTHING, *, may_be_none: bool = False
+    ) -> tuple[Source, ...]:
+        """What the sources of one COPY name. Raises Problem when one is missing or leaves the context.
+
+        Wildcards that match nothing are a Problem, too, unless there `may_be_none`.
+        """
         try:
-            taken = tuple(self._source(name) for pattern in patterns for name in self._names(pattern))
+            taken = [self._source(name) for pattern in patterns for name in self._names(pattern)]
         except OSError as error:
             raise Problem(f"{error.filename} cannot be read: {error.strerror}") from error
-        if not taken:
+        if not taken and not may_be_none:
             raise Problem(f"nothing in the build context matches {' '.join(patterns)}")
-        return taken
+        return tuple(left for source in taken if (left := _without(source, exclude)) is not None)
 
     def _names(self, pattern: str) -> list[str]:
         """The names, relative to the context, that one source spells or matches."""

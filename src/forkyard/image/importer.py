@@ -1,4 +1,4 @@
-"""A root file system in a tar archive becomes an image."""
+"""A root file system in a tar archive, or a saved image, becomes an image."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from forkyard.errors import ConfigError
-from forkyard.image.build import BUILD_PREFIX, CACHE_PREFIX
+from forkyard.image.oci.archive import import_image_archive
+from forkyard.image.oci.install import LAYER_PREFIX
+from forkyard.image.oci.problem import ImageSourceError
 from forkyard.image.pieces import Member, push_members
+from forkyard.image.plan import BUILD_PREFIX, CACHE_PREFIX
 from forkyard.sandbox import ImageConfig, ImageInfo, ImageProvider, SandboxSpec
 from forkyard.values import MIB
 
@@ -41,12 +44,29 @@ class ImportedImage(ImageInfo):
 
 
 async def import_archive(store: ImageProvider, archive: Path, name: str, config: ImageConfig) -> ImportedImage:
-    """Make the root file system in `archive` (tar, plain or with gzip, bzip2 or xz) the image `name`.
+    """Make what is in `archive` (tar, plain or compressed) the image `name`: a root file system, or a saved image.
 
-    Owners, modes, links and times are kept. Raises ConfigError for a name that is not free to choose, and for an
-    archive that cannot be read, is no root file system or has members that point outside; nothing is left then.
+    Owners, modes, links and times are kept. A saved image is one of `docker save` or an OCI layout; of its own
+    configuration `config` replaces what it says. Raises ConfigError for a name that is not free to choose, and for an
+    archive that cannot be read, is neither, or has members that point outside; nothing is left then.
     """
-    _check_name(name)
+    check_name(name)
+    try:
+        return await _import_root(store, archive, name, config)
+    except _ImageArchiveError:
+        pass
+    try:
+        image = await import_image_archive(store, archive, name, config)
+    except ImageSourceError as error:
+        raise ConfigError(str(error)) from error
+    return ImportedImage(image.name, image.config, image.created, image.notes)
+
+
+class _ImageArchiveError(Exception):
+    """The archive is not a root file system but a saved image."""
+
+
+async def _import_root(store: ImageProvider, archive: Path, name: str, config: ImageConfig) -> ImportedImage:
     reader = _Reader(archive)
     sandbox = await store.create(SandboxSpec(image="scratch"))
     try:
@@ -61,10 +81,11 @@ async def import_archive(store: ImageProvider, archive: Path, name: str, config:
     return ImportedImage(image.name, image.config, image.created, reader.notes())
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises ConfigError for a name that no image may be given."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot be the name of an image: write it as a FROM would, for example debian:12")
-    if name in _OWN_NAMES or name.startswith((BUILD_PREFIX, CACHE_PREFIX)):
+    if name in _OWN_NAMES or name.startswith((BUILD_PREFIX, CACHE_PREFIX, LAYER_PREFIX)):
         raise ConfigError(f"{name!r} cannot be the name of an imported image: Forkyard makes images of that name")
 
 
@@ -114,10 +135,7 @@ class _Reader:
         """The member as it goes into the image, or None for one that is left out or comes last."""
         name = self._inside(info.name)
         if _IMAGE_ARCHIVE.fullmatch(name):
-            raise ConfigError(
-                f"{self.path}: this is an image archive (of `docker save` or an OCI layout), not a root filesystem: "
-                "make one with `docker export` of a container of that image"
-            )
+            raise _ImageArchiveError
         if not name:
             return None  # the root itself: a mode of 0700 there would shut everybody else out
         kept = tarfile.TarInfo(name)

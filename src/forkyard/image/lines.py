@@ -9,8 +9,27 @@ from dataclasses import dataclass
 from forkyard.image.words import split_words
 
 _DIRECTIVE = re.compile(r"#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+?)\s*")
-_HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
+_HEREDOC = re.compile(r"(\d*)<<(-?)([^<]+)")
 _HEREDOC_NAMES = frozenset({"RUN", "COPY", "ADD"})
+
+
+@dataclass(frozen=True, slots=True)
+class Heredoc:
+    """The text an instruction carries between `<<name` and a line that holds `name`; `chomp` is that of `<<-`.
+
+    `text` ends with a line end unless it is empty, and has the tabs at the start of its lines. `expand` is False for
+    a quoted name, whose text is taken as it stands.
+    """
+
+    name: str
+    text: str
+    chomp: bool
+    expand: bool
+
+    @property
+    def content(self) -> str:
+        """The text as it is used: without the leading tabs, where they are not part of it."""
+        return re.sub(r"(?m)^\t+", "", self.text) if self.chomp else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +38,12 @@ class Line:
 
     number: int
     text: str
-    heredoc: bool = False  # it is followed by inline text, which was skipped
+    heredocs: tuple[Heredoc, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A file's instructions, the escape character they use, and what is wrong with the directives."""
+    """A file's instructions, the escape character they use, and what is wrong with directives and heredocs."""
 
     escape: str
     lines: tuple[Line, ...]
@@ -33,9 +52,9 @@ class Lines:
 
 def logical_lines(text: str) -> Lines:
     """Cut a Dockerfile into instructions. Never raises: what is wrong is in `problems`."""
-    rows = [row.rstrip("\r") for row in text.removeprefix("\ufeff").split("\n")]
+    rows = text.removeprefix("\ufeff").split("\n")
     escape, problems = _directives(rows)
-    return Lines(escape, tuple(_joined_lines(rows, escape)), tuple(problems))
+    return Lines(escape, tuple(_joined_lines(rows, escape, problems)), tuple(problems))
 
 
 def _directives(rows: list[str]) -> tuple[str, list[tuple[int, str]]]:
@@ -58,11 +77,11 @@ def _directives(rows: list[str]) -> tuple[str, list[tuple[int, str]]]:
     return escape, problems
 
 
-def _joined_lines(rows: list[str], escape: str) -> Iterator[Line]:
+def _joined_lines(rows: list[str], escape: str, problems: list[tuple[int, str]]) -> Iterator[Line]:
     position = 0
     while position < len(rows):
         number = position + 1
-        row = rows[position].lstrip()
+        row = rows[position].rstrip("\r").lstrip()
         position += 1
         if not row or row.startswith("#"):
             continue
@@ -73,15 +92,20 @@ def _joined_lines(rows: list[str], escape: str) -> Iterator[Line]:
             if position == len(rows):
                 row = ""
                 break
-            row = rows[position]
+            row = rows[position].rstrip("\r")
             position += 1
         text = "".join([*pieces, row]).strip()
         if not text:
             continue
-        endings = _heredoc_endings(text, escape)
-        for tabs, ending in endings:
-            position = _after_heredoc(rows, position, ending, strip_tabs=tabs)
-        yield Line(number, text, heredoc=bool(endings))
+        heredocs = []
+        for name, chomp, expand in _openings(text, escape):
+            found = _until(rows, position, name, chomp)
+            if found is None:
+                problems.append((number, f"the heredoc <<{name} is never closed: end it with a line {name}"))
+                return
+            body, position = found
+            heredocs.append(Heredoc(name, body, chomp, expand))
+        yield Line(number, text, tuple(heredocs))
 
 
 def _continues(row: str, escape: str) -> bool:
@@ -97,19 +121,27 @@ def _next_content(rows: list[str], position: int) -> int:
     return position
 
 
-def _heredoc_endings(text: str, escape: str) -> list[tuple[bool, str]]:
-    """The (strip tabs, terminator) of every heredoc an instruction opens."""
+def _openings(text: str, escape: str) -> Iterator[tuple[str, bool, bool]]:
+    """The (name, chomp, expand) of every heredoc an instruction opens."""
     words = split_words(text, escape)
-    if not words or words[0].upper() not in _HEREDOC_NAMES:
-        return []
-    matches = [match for word in words[1:] if (match := _HEREDOC.fullmatch(word))]
-    return [(bool(match[1]), re.sub(r"[\"'\\]", "", match[2])) for match in matches]
+    if words and words[0].upper() == "ONBUILD":
+        words = words[1:]
+    if words and words[0].upper() in _HEREDOC_NAMES:
+        for word in words[1:]:
+            if (match := _HEREDOC.fullmatch(word)) and (name := re.sub(r"[\"'\\]", "", match[3])):
+                yield name, bool(match[2]), name == match[3]
 
 
-def _after_heredoc(rows: list[str], position: int, ending: str, *, strip_tabs: bool) -> int:
-    while position < len(rows):
-        row = rows[position].lstrip("\t") if strip_tabs else rows[position]
-        position += 1
-        if row == ending:
-            break
-    return position
+def _until(rows: list[str], position: int, name: str, chomp: bool) -> tuple[str, int] | None:
+    """The text up to the line that ends a heredoc, and where the file goes on; None when there is no such line."""
+    for end in range(position, len(rows)):
+        row = rows[end].rstrip("\r")
+        if (row.lstrip("\t") if chomp else row) == name:
+            return "".join(f"{line}\n" for line in rows[position:end]), end + 1
+    return None
+
+
+def opens_heredoc(word: str) -> str | None:
+    """The name of the heredoc that a word of an instruction opens, if it does."""
+    match = _HEREDOC.fullmatch(word)
+    return (re.sub(r"[\"'\\]", "", match[3]) or None) if match else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forkyard.errors import ConfigError
@@ -110,6 +111,16 @@ class Ignore:
         """Whether nothing below an excluded directory can be kept."""
         return not any(self.kept)
 
+    def kept_of(self, names: Sequence[str]) -> set[str]:
+        """Those of a tree's names that are not left out, with the directories on the way to them."""
+        kept: set[str] = set()
+        for name in names:
+            if not self.patterns or not self.excludes(name):
+                while name and name not in kept:
+                    kept.add(name)
+                    name = posixpath.dirname(name)
+        return kept
+
     def excludes(self, name: str) -> bool:
         """Whether a name, relative to the context, is left out."""
         states = self.top
@@ -118,6 +129,16 @@ class Ignore:
             above = f"{above}/{part}" if above else part
             states = self.states(above, states)
         return self.excluded(states)
+
+
+def ignore_of(patterns: Sequence[str]) -> Ignore:
+    """What leaves out the names that match these patterns. Raises Problem for one that is wrong."""
+    found = [(pattern.removeprefix("!"), pattern.startswith("!")) for pattern in patterns]
+    return Ignore(tuple(_ignored(pattern) for pattern, _ in found), tuple(kept for _, kept in found))
+
+
+def _ignored(pattern: str) -> re.Pattern[str]:
+    return pattern_regex(posixpath.normpath(pattern).lstrip("/"), deep=True)
 
 
 def parse_ignore(data: bytes, path: str) -> Ignore:
@@ -133,7 +154,7 @@ def parse_ignore(data: bytes, path: str) -> Ignore:
             problems.append(f"{path}:{number}: a lone '!' keeps nothing: write !pattern or delete the line")
             continue
         try:
-            patterns.append(pattern_regex(posixpath.normpath(pattern).lstrip("/"), deep=True))
+            patterns.append(_ignored(pattern))
             kept.append(keep)
         except Problem as error:
             problems.append(f"{path}:{number}: {error}")

@@ -50,14 +50,15 @@ async def push_members(sandbox: Sandbox, members: Generator[Member, None, None],
     """
     archives = pieces(members)
     try:
-        while (archive := await _in_thread(archives)) is not None:
+        while (archive := await in_thread(archives)) is not None:
             await sandbox.push(archive, path)
     finally:
         archives.close()
         members.close()
 
 
-async def _in_thread(archives: Generator[bytes, None, None]) -> bytes | None:
+async def in_thread(archives: Generator[bytes, None, None]) -> bytes | None:
+    """The next archive, made in another thread; None after the last."""
     step = asyncio.ensure_future(asyncio.to_thread(next, archives, None))
     try:
         return await asyncio.shield(step)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forkyard.image.problem import Problem
 
 _DEEPEST = 20  # of ${a:-${b:-...}}; deeper is a mistake, and would exhaust Python's stack
+_OPERATORS = (":-", ":+", ":?", "-", "+", "?", "#", "##", "%", "%%", "/", "//")
 _SPECIAL = frozenset("@*#?-$!")  # the shell's one-letter parameters, never set in a Dockerfile
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`$name`, or `${name<operator>operand}` with one of the operators `-`, `+`, `?`, each with or without `:`."""
+    """`$name`, or `${name<operator>operand}`.
+
+    The operators are `-`, `+` and `?`, each with or without `:`; `#`, `##`, `%` and `%%`, which take a pattern off the
+    beginning or the end; and `/` and `//`, which put `replacement` in the place of the first or of every match.
+    """
 
     name: str
     operator: str = ""
     operand: Word | None = None
+    replacement: Word | None = None
 
     def expand(self, values: Mapping[str, str]) -> str:
         """The text this stands for; a variable that is not set is empty. Raises Problem for `?`."""
         value = values.get(self.name)
         if self.operand is None:
             return value or ""
+        if self.operator[0] in "#%/":
+            return self._cut(value or "", self.operand.expand(values), values)
         missing = not value if self.operator.startswith(":") else value is None
         if self.operator.endswith("+"):
             return "" if missing else self.operand.expand(values)
@@ -32,6 +41,27 @@ class Variable:
         if self.operator.endswith("-"):
             return self.operand.expand(values)
         raise Problem(f"${{{self.name}}} has no value: {self.operand.expand(values) or 'it is required'}")
+
+    def _cut(self, value: str, pattern: str, values: Mapping[str, str]) -> str:
+        if self.replacement is not None:
+            new = self.replacement.expand(values)
+            return _pattern(pattern, longest=True).sub(lambda _: new, value, count=0 if self.operator == "//" else 1)
+        regex = _pattern(pattern, longest=len(self.operator) == 2)
+        if self.operator.startswith("#"):
+            match = regex.match(value)
+            return value[match.end() :] if match else value
+        starts = range(len(value) + 1) if len(self.operator) == 2 else range(len(value), -1, -1)
+        start = next((start for start in starts if regex.fullmatch(value, start)), len(value))
+        return value[:start]
+
+
+def _pattern(pattern: str, *, longest: bool) -> re.Pattern[str]:
+    """The regular expression of a pattern in which `*` and `?` are wild, unless a backslash stands before them."""
+    pieces = []
+    for escaped, char in re.findall(r"(\\?)(.)", pattern, re.DOTALL):
+        wild = {"*": ".*" if longest else ".*?", "?": "."}.get(char)
+        pieces.append(wild if wild and not escaped else re.escape(char))
+    return re.compile("".join(pieces), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +77,21 @@ class Word:
 
 def parse_word(text: str, escape: str = "\\") -> Word:
     """Read a word in which quotes and escapes count. Raises Problem for what cannot be understood."""
-    reader = _Reader(text, escape)
-    return reader.word("")
+    return _Reader(text, escape).word("")
+
+
+def parse_text(text: str) -> Word:
+    """Read the text of a heredoc: variables and backslashes count, quotes do not. Raises Problem."""
+    return _Reader(text, "\\", quotes=False).word("")
 
 
 class _Reader:
     """A place in a text, moved forward by each of its methods."""
 
-    def __init__(self, text: str, escape: str) -> None:
+    def __init__(self, text: str, escape: str, quotes: bool = True) -> None:
         self.text = text
         self.escape = escape
+        self.quotes = quotes
         self.at = 0
         self.depth = 0
 
@@ -68,19 +103,19 @@ class _Reader:
         self.at += 1
         return char
 
-    def word(self, stop: str) -> Word:
-        """Everything up to `stop` (taken, not kept), or to the end when it is empty."""
+    def word(self, stop: str, raw: bool = False) -> Word:
+        """Everything up to `stop` (taken, not kept), or to the end when it is empty; `raw` keeps the escapes."""
         parts: list[str | Variable] = []
         while (char := self.peek()) and char != stop:
             if char == "$":
                 parts.append(self.dollar())
-            elif char == "'":
+            elif self.quotes and char == "'":
                 parts.append(self.single_quoted())
-            elif char == '"':
+            elif self.quotes and char == '"':
                 parts.extend(self.double_quoted())
             elif char == self.escape:
                 self.take()
-                parts.append(self.take())
+                parts.append((char if raw and self.peek() not in ("}", "/") else "") + self.take())
             else:
                 parts.append(self.take())
         if stop and not self.take():
@@ -139,16 +174,18 @@ class _Reader:
             self.take()
             return Variable(name)
         operator = self.take()
-        if operator == ":":
+        if operator == ":" or (operator in "#%/" and self.peek() == operator):
             operator += self.take()
-        if operator.lstrip(":") not in ("-", "+", "?"):
-            raise Problem(f"${{{name}{operator}...}} is not supported: use one of :- :+ :? - + ?")
+        if operator not in _OPERATORS:
+            raise Problem(f"${{{name}{operator}...}} is not supported: use one of {' '.join(_OPERATORS)}")
         if self.depth == _DEEPEST:
             raise Problem(f"${{...}} is nested more than {_DEEPEST} deep")
         self.depth += 1
-        operand = self.word("}")
+        replaces = operator.startswith("/")
+        operand = self.word("/" if replaces else "}", raw=operator[0] in "#%/")
+        replacement = self.word("}", raw=True) if replaces else None
         self.depth -= 1
-        return Variable(name, operator, operand)
+        return Variable(name, operator, operand, replacement)
 
 
 def _joined(parts: list[str | Variable]) -> tuple[str | Variable, ...]:

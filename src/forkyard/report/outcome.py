@@ -20,11 +20,17 @@ _NAME_LIMIT = 1000
 
 
 class Outcome(NamedTuple):
-    """One rollout as a report counts it. `status` may be any word a file holds; `odd` is a reward that is no number."""
+    """One rollout as a report counts it. `status` may be any word a file holds; `odd` is a reward that is no number.
 
+    `digest` tells the task's content from any other, `mode` is where it was graded; None when the line does not say.
+    """
+
+    run: str
     harness: str | None
     model: str | None
     task: str
+    digest: str | None
+    mode: str | None
     status: str
     reward: float | None
     odd: bool
@@ -39,10 +45,14 @@ def outcome(record: dict[str, Any]) -> Outcome:
     """A line's outcome. Missing and damaged fields become what is honestly known of them."""
     reward = record.get("reward")
     value = number(reward)
+    verifier = record.get("verifier")
     return Outcome(
+        run=_name(record.get("run")) or "",
         harness=_name(record.get("harness")),
         model=_name(record.get("model")),
         task=_name(record.get("task")) or NO_TASK,
+        digest=_name(record.get("task_digest")),
+        mode=_name(verifier.get("mode")) if isinstance(verifier, dict) else None,
         status=_status(record, value),
         reward=value,
         odd=value is None and reward is not None,

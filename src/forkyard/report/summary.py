@@ -1,4 +1,4 @@
-"""From files of lines to a report: per harness and model one row a task, an overall row, intervals and notes.
+"""From files of lines to a report: for what may be averaged a row a task, an overall row, intervals and notes.
 
 Unscored rollouts are left out of the rates and counted beside them; where that matters, the other reading, in which
 every rollout without a reward is a failure, is given too.
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError
+from forkyard.report.alike import alike, differences
 from forkyard.report.outcome import Meter, Outcome, Totals, outcome
+from forkyard.report.planned import PlannedRun, planned_runs
 from forkyard.report.stats import (
     Interval,
     best_of_k,
@@ -49,13 +51,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rollouts of one harness with one model.
+    """The rollouts of one harness with one model that are alike (see `alike`).
 
-    `strict` is the overall row when every rollout without a reward counts as a failure; None when that is no other.
+    `setting` is what their runs set apart from harness and model, `modes` where they were graded. `strict` is the
+    overall row when every rollout without a reward counts as a failure; None when that is no other.
     """
 
     harness: str | None
     model: str | None
+    setting: str
+    modes: tuple[str, ...]
+    runs: tuple[str, ...]
     rows: tuple[Row, ...]
     overall: Row
     strict: Row | None
@@ -69,6 +75,7 @@ class Report:
     """Everything `report` says of some files."""
 
     files: tuple[Path, ...]
+    runs: tuple[PlannedRun, ...]
     groups: tuple[Group, ...]
     totals: Totals
     notes: tuple[str, ...]
@@ -87,26 +94,34 @@ NEEDED = {"pass@1": "a scored rollout", "pass@2": "2 scored rollouts", "mean_rew
 
 
 def report(paths: Sequence[Path]) -> Report:
-    """Report on runs, given as directories or files of lines; samples of several runs add up.
+    """Report on runs, given as directories or files of lines; samples of several runs add up where they are alike.
 
     Raises ConfigError for a path that is no run and for a line that is no record.
     """
     files = _files(paths)
+    planned = planned_runs(files)
     meter = Meter()
-    outcomes, replaced = latest(_records(files, meter), outcome)
-    groups: dict[tuple[str, str], list[Outcome]] = {}
-    for item in outcomes:
-        groups.setdefault((item.harness or "", item.model or ""), []).append(item)
+    outcomes, replaced = latest(_records(files, planned, meter), outcome)
+    sets = alike(outcomes, {run.name: run.setting for run in planned.values()})
+    notes = [*_file_notes(files, replaced, bool(outcomes)), *(note for run in planned.values() for note in run.notes)]
+    if apart := differences(sets):
+        notes.append(apart)
     return Report(
         files=tuple(files),
-        groups=tuple(summarize(groups[key]) for key in sorted(groups)),
+        runs=tuple(planned.values()),
+        groups=tuple(summarize(one.outcomes, one.setting) for one in sets),
         totals=meter.totals(),
-        notes=tuple(_file_notes(files, replaced, bool(outcomes))),
+        notes=tuple(notes),
     )
 
 
-def summarize(outcomes: Sequence[Outcome]) -> Group:
-    """The group of some outcomes, at least one, all of one harness and one model."""
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """The columns that can have a value; one sample of each task has no pass@2."""
+    return [name for name in COLUMNS if name != "pass@2" or any(row.rollouts > 1 for row in rows)]
+
+
+def summarize(outcomes: Sequence[Outcome], setting: str = "") -> Group:
+    """The group of some outcomes, at least one, all alike."""
     tasks: dict[str, list[Outcome]] = {}
     for item in outcomes:
         tasks.setdefault(item.task, []).append(item)
@@ -116,6 +131,9 @@ def summarize(outcomes: Sequence[Outcome]) -> Group:
     group = Group(
         harness=outcomes[0].harness,
         model=outcomes[0].model,
+        setting=setting,
+        modes=tuple(sorted({item.mode for item in outcomes if item.mode})),
+        runs=tuple(dict.fromkeys(item.run for item in outcomes)),
         rows=rows,
         overall=_overall(rows),
         strict=_overall(failed) if missing else None,
@@ -193,10 +211,14 @@ def _group_notes(group: Group, outcomes: Sequence[Outcome]) -> Iterator[str]:
     odd = sum(item.scored and item.odd for item in outcomes)
     if odd:
         yield f"{counted(odd, 'scored rollout')} with a damaged reward: not solved, and left out of mean_reward"
-    for name, needed in NEEDED.items():
+    if not group.overall.scored:
+        yield "nothing was scored, so there are no rates"
+        return
+    for name in columns_of(group.rows):
         lacking = [row.task for row in group.rows if COLUMNS[name](row) is None]
         if lacking:
-            yield f"{name} needs {needed}: undefined (-) and left out of the overall row for {first_names(lacking)}"
+            whose = first_names(lacking)
+            yield f"{name} needs {NEEDED[name]}: undefined (-) and left out of the overall row for {whose}"
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:
@@ -207,19 +229,27 @@ def _files(paths: Iterable[Path]) -> list[Path]:
         if file.is_file():
             files.setdefault(file.resolve(), file)
         elif path.is_dir():
-            problems.append(f"{path} is no run: it holds no {TRACES_FILE}")
+            runs = any(path.glob(f"*/{TRACES_FILE}"))
+            mend = f"name those in it, as {path}/*" if runs else f"it holds no {TRACES_FILE}"
+            problems.append(f"{path} is no run: {mend}")
         else:
-            problems.append(f"{path} does not exist: name a run's directory or a file of lines")
+            default = Path("runs") / path
+            mean = f"did you mean {default}? " if (default / TRACES_FILE).is_file() else ""
+            problems.append(f"{path} does not exist: {mean}name a run's directory or a file of lines")
     if problems or not files:
         raise ConfigError(*(problems or ["nothing to report on: name a run's directory or a file of lines"]))
     return list(files.values())
 
 
-def _records(files: Iterable[Path], meter: Meter) -> Iterator[Record]:
+def _records(files: Iterable[Path], planned: Mapping[Path, PlannedRun], meter: Meter) -> Iterator[Record]:
     for file in files:
+        run = planned.get(file)
         for record in read_traces(file):
             meter.add(record)
-            if not record.get("run"):
+            if run is not None and record.get("run") == run.run:
+                run.add(record)
+                record["run"] = run.name
+            elif not record.get("run"):
                 record["run"] = str(file)  # lines that name no run are told apart by their file
             yield record
 

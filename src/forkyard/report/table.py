@@ -10,8 +10,8 @@ from typing import Any
 from rich.cells import cell_len
 
 from forkyard.report.outcome import Totals
-from forkyard.report.summary import COLUMNS, NEEDED, Group, Report, Row
-from forkyard.values import counted, one_line, strict_json
+from forkyard.report.summary import COLUMNS, NEEDED, Group, Report, Row, columns_of
+from forkyard.values import counted, first_names, one_line, strict_json
 
 REPORT_SCHEMA = 1
 NAME_WIDTH = 60
@@ -19,7 +19,12 @@ NAME_WIDTH = 60
 
 def to_text(report: Report) -> str:
     """The tables and notes of a report, safe to print: names in it are escaped and of bounded width."""
-    blocks = ["\n".join(_block(group, titled=len(report.groups) > 1)) for group in report.groups]
+    unfinished = {run.name for run in report.runs if run.recorded < run.planned}
+    titles = _titles(report.groups)
+    blocks = [
+        "\n".join(_block(group, title, not unfinished.isdisjoint(group.runs)))
+        for group, title in zip(report.groups, titles, strict=True)
+    ]
     foot = [one_line(note) for note in report.notes]
     if report.groups:
         foot.insert(0, _totals(sum(group.overall.rollouts for group in report.groups), report.totals))
@@ -32,6 +37,11 @@ def to_json(report: Report) -> str:
         {
             "schema": REPORT_SCHEMA,
             "files": [str(file) for file in report.files],
+            "runs": [
+                {"run": run.name, "directory": str(run.directory), "planned": run.planned, "recorded": run.recorded}
+                for run in report.runs
+                if run.flaw is None
+            ],
             "groups": [_group_values(group) for group in report.groups],
             "totals": asdict(report.totals),
             "notes": report.notes,
@@ -60,22 +70,40 @@ def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _block(group: Group, titled: bool) -> Iterator[str]:
-    if titled:
-        yield f"harness {_name(group.harness or '-')}, model {_name(group.model or '-')}"
-    header = ["task", *COLUMNS]
-    yield from aligned([header, *(_cells(row) for row in (*group.rows, group.overall))])
+def _titles(groups: Sequence[Group]) -> list[str | None]:
+    """What each group is called: nothing when there is one, else as much as it takes to tell them apart."""
+    if len(groups) < 2:
+        return [None for _ in groups]
+    short = [f"harness {_name(group.harness or '-')}, model {_name(group.model or '-')}" for group in groups]
+    return [
+        title if short.count(title) == 1 else f"{title}, {_particulars(group)}"
+        for title, group in zip(short, groups, strict=True)
+    ]
+
+
+def _particulars(group: Group) -> str:
+    parts = [f"{'run' if len(group.runs) == 1 else 'runs'} {first_names([_name(run) for run in group.runs])}"]
+    parts += [f"graded {_name(', '.join(group.modes))}"] if group.modes else []
+    parts += [_name(group.setting)] if group.setting else []
+    return ", ".join(parts)
+
+
+def _block(group: Group, title: str | None, interim: bool) -> Iterator[str]:
+    if title is not None:
+        yield title
+    names = columns_of(group.rows)
+    yield from aligned([["task", *names], *(_cells(row, names) for row in (*group.rows, group.overall))])
     yield from (one_line(note) for note in group.notes)
     if group.strict:
-        rates = ", ".join(f"{name} {shown(COLUMNS[name](group.strict))}" for name in NEEDED)
+        rates = ", ".join(f"{name} {shown(COLUMNS[name](group.strict))}" for name in NEEDED if name in names)
         yield f"with every rollout that has no reward counted as a failure, overall: {rates}"
     if group.intervals:
         parts = (f"{name} {shown(i.low)} to {shown(i.high)} ({i.method})" for name, i in group.intervals.items())
-        yield "95% intervals: " + ", ".join(parts)
+        yield f"95% intervals{', interim' if interim else ''}: " + ", ".join(parts)
 
 
-def _cells(row: Row) -> list[str]:
-    return [_name(row.task), *(shown(value(row)) for value in COLUMNS.values())]
+def _cells(row: Row, names: Sequence[str]) -> list[str]:
+    return [_name(row.task), *(shown(COLUMNS[name](row)) for name in names)]
 
 
 def _name(text: str) -> str:
@@ -110,6 +138,9 @@ def _group_values(group: Group) -> dict[str, Any]:
     return {
         "harness": group.harness,
         "model": group.model,
+        "setting": group.setting,
+        "graded": group.modes,
+        "runs": group.runs,
         "tasks": [_row_values(row) for row in group.rows],
         "overall": _row_values(group.overall),
         "unscored_as_failures": group.strict and _row_values(group.strict),

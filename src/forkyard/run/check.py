@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from forkyard.env import limits_of
 from forkyard.errors import ConfigError
 from forkyard.harness import Harness
-from forkyard.image import missing_image, read_dockerfile
-from forkyard.image.context import Context
-from forkyard.image.plan import base_image, make_plan
+from forkyard.image import base_images, check_build, ensure_image, find_image, read_dockerfile
 from forkyard.run.plan import Plan
-from forkyard.sandbox import Feature, ImageStore, Provider
+from forkyard.sandbox import Feature, ImageProvider, ImageStore, Provider
+from forkyard.sandbox.limits import unkept
 from forkyard.task import Task
 from forkyard.values import first_names, printable
+
+_BOUNDS = {"cpus": "processor time", "memory_mb": "memory", "disk_mb": "disk space"}
+_LEAVE_OUT = "leave the bound out, or choose another provider with -e"
+LACKING = {
+    Feature.ISOLATED: ("", "play it on one that isolates: -e local"),
+    Feature.IMAGES: ("image", "play it on one that keeps images: -e local"),
+    Feature.FORK: ("verifier", "grade with --verifier shared, or play it on one that forks: -e local"),
+    Feature.USERS: (
+        "agent_user",
+        "leave the user out, or start forkyard as root or with your own range in /etc/subuid",
+    ),
+    Feature.NO_NETWORK: ("network_allow", "play it on one that can keep sandboxes off the network: -e local"),
+    Feature.ALLOWLIST: ("network_allow", "play it on one that can keep to a list of hosts: -e local"),
+    Feature.LIVE_NETWORK: (
+        "network_allow",
+        "give setup, agent and verifier the same network, or play it on one that can change it: -e local",
+    ),
+    Feature.PUBLIC_NETWORK: (
+        "network_allow",
+        'write network_mode = "no-network" if the task can do without (in Python network_allow = ()), '
+        "or choose another provider with -e",
+    ),
+    Feature.LIMIT_CPU: ("resources.cpu", _LEAVE_OUT),
+    Feature.LIMIT_MEMORY: ("resources.memory", _LEAVE_OUT),
+    Feature.LIMIT_DISK: ("resources.disk", _LEAVE_OUT),
+}
+"""For each feature a task may ask for: the field of its data that does, and the mend when a provider lacks it."""
 
 
 async def find_problems(
     plan: Plan, tasks: Sequence[Task], harness: Harness | None, provider: Provider | None
 ) -> list[str]:
     """One sentence for each reason not to start."""
-    problems = [f"two tasks are called {printable(name)}: rename one" for name in _doubles(tasks)]
+    problems = [
+        f"two tasks are called {printable(name)}: rename one (task.name; in Python TaskData.name)"
+        for name in _doubles(tasks)
+    ]
     if harness is not None:
         problems += grouped((text, task.name) for task in tasks for text in harness.problems(task))
     if provider is not None:
         problems += _provider_problems(plan, tasks, provider)
         if Feature.IMAGES in provider.features:
-            problems += await _image_problems(plan, tasks, cast(ImageStore, provider))
+            problems += await _image_problems(plan, tasks, cast(ImageProvider, provider))
     return problems
 
 
@@ -44,8 +73,9 @@ def notes_of(plan: Plan, task: Task, provider: Provider) -> list[str]:
     notes = list(task.notes)
     if task.network is None:
         notes.append("the task does not say what network it wants: it runs without")
-    if task.data.resources.memory and Feature.LIMIT_MEMORY not in provider.features:
-        notes.append(f"the provider {provider.name} cannot limit a sandbox's memory on this machine")
+    if missing := unkept(limits_of(task), provider.features):
+        names = " and ".join(_BOUNDS[name] for name in missing)
+        notes.append(f"the provider {provider.name} cannot bound a sandbox's {names} on this machine: it has no bound")
     if plan.verifier is not None and plan.verifier != task.data.verifier:
         notes.append(f"grading mode {plan.verifier} takes the place of the task's {task.data.verifier}")
     named = _named_image(task)
@@ -69,35 +99,58 @@ def _doubles(tasks: Sequence[Task]) -> list[str]:
 
 
 def _provider_problems(plan: Plan, tasks: Sequence[Task], provider: Provider) -> list[str]:
-    said: list[tuple[str, str]] = []
+    said: list[tuple[str, str, str]] = []
     for task in tasks:
         needs = set(task.needs)
         mode = plan.verifier or task.data.verifier
         if mode == "forked":
             needs.add(Feature.FORK)
         if mode == "separate":
-            said.append(("a separate verifier sandbox is not available yet: grade in mode forked", task.name))
-        if task.network == "allowlist":
-            said.append(("a network allowlist is not available yet", task.name))
-        said += [
-            (f"the provider {provider.name} does not promise {feature} on this machine, which is needed", task.name)
-            for feature in sorted(needs - provider.features)
-        ]
-    return grouped(said)
+            text = "a separate verifier sandbox is not available yet; grade with --verifier forked"
+            said.append((text, task.where("verifier"), task.name))
+        for feature in sorted(needs - provider.features):
+            field, mend = LACKING.get(feature, ("", "choose another provider with -e"))
+            text = f"needs {feature}, which the provider {provider.name} does not promise on this machine; {mend}"
+            where = "--verifier" if feature is Feature.FORK and plan.verifier else task.where(field)
+            said.append((text, where, task.name))
+    return placed(said)
 
 
-async def _image_problems(plan: Plan, tasks: Sequence[Task], store: ImageStore) -> list[str]:
-    if plan.base is not None and await store.image(plan.base) is None:
-        return [missing_image(plan.base)]
-    missing: list[tuple[str, str]] = []
+def placed(said: Iterable[tuple[str, str, str]]) -> list[str]:
+    """As `grouped`, behind the first of the places each was said of: `(text, place, name)` triples."""
+    places: dict[str, str] = {}
+    names: list[tuple[str, str]] = []
+    for text, place, name in said:
+        places.setdefault(text, place)
+        names.append((text, name))
+    return [printable(f"{place}: {text}") for text, place in zip(grouped(names), places.values(), strict=True)]
+
+
+async def _image_problems(plan: Plan, tasks: Sequence[Task], store: ImageProvider) -> list[str]:
+    unavailable: dict[str, str] = {}
+    if plan.base is not None and (problem := await _unavailable(store, plan.base, unavailable)):
+        return [f"--base: {problem}"]
+    missing: list[tuple[str, str, str]] = []
     problems: list[str] = []
     for task in tasks:
         try:
-            if name := await _missing_image(plan, task, store):
-                missing.append((missing_image(name), task.name))
+            name = await _missing_image(plan, task, store)
+            if name and (problem := await _unavailable(store, name, unavailable)):
+                missing.append((problem, task.where("image"), task.name))
         except ConfigError as err:
             problems += err.problems
-    return problems + grouped(missing)
+    return problems + placed(missing)
+
+
+async def _unavailable(store: ImageProvider, name: str, known: dict[str, str]) -> str:
+    """Why an image cannot be had, asked once of each; nothing when the store has it now."""
+    if name not in known:
+        try:
+            await ensure_image(store, name)
+            known[name] = ""
+        except ConfigError as err:
+            known[name] = str(err)
+    return known[name]
 
 
 async def _missing_image(plan: Plan, task: Task, store: ImageStore) -> str | None:
@@ -105,19 +158,13 @@ async def _missing_image(plan: Plan, task: Task, store: ImageStore) -> str | Non
     directory = task.build_context
     if directory is None:
         named: str | None = task.data.image
-        known = named is None or plan.base is not None or await store.image(named) is not None
+        known = named is None or plan.base is not None or await find_image(store, named) is not None
         return None if known else named
-    dockerfile = read_dockerfile(directory / "Dockerfile")
-    name = plan.base or base_image(dockerfile)
-    image = await store.image(name)
-    if image is None:
-        return name
-    await asyncio.to_thread(lambda: make_plan(dockerfile, image, Context(directory)))
-    return None
+    return await check_build(store, directory, base=plan.base)
 
 
 def _named_image(task: Task) -> str | None:
     if task.build_context is not None:
-        return base_image(read_dockerfile(task.build_context / "Dockerfile"))
+        return ", ".join(base_images(read_dockerfile(task.build_context / "Dockerfile")))
     named: str | None = task.data.image
     return named

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import ClassVar, cast
 
 from forkyard.errors import SandboxError
-from forkyard.image import build
-from forkyard.sandbox import ImageProvider, Provider
+from forkyard.image import build, ensure_image
+from forkyard.sandbox import Feature, ImageProvider, Provider
 from forkyard.task import Task
 
 HOST = "host"
@@ -28,31 +29,47 @@ class Images:
     def __init__(self, provider: Provider, base: str | None) -> None:
         self._provider = provider
         self._base = base
-        self._builds: dict[Path, asyncio.Task[str | Exception]] = {}
+        self._made: dict[Path | str, asyncio.Task[str | Exception]] = {}
 
     async def image_for(self, task: Task) -> str:
         """The image a task's sandboxes start from. Raises ImageError, the same for every rollout of the task."""
         directory = task.build_context
-        if directory is None:
-            return self._base or task.data.image or HOST
-        if directory not in self._builds:
-            self._builds[directory] = asyncio.create_task(self._build(directory, task.build_seconds or BUILD_SECONDS))
-        # Of the rollouts that wait, one that is cancelled takes the build from nobody.
-        built = await asyncio.shield(self._builds[directory])
-        if isinstance(built, Exception):
-            raise ImageError(f"the image of task {task.name} could not be built: {built}") from None
-        return built
+        if directory is not None:
+            image = await self._once(directory, lambda: self._build(directory, task.build_seconds or BUILD_SECONDS))
+        else:
+            name = self._base or task.data.image or HOST
+            if name == HOST or Feature.IMAGES not in self._provider.features:
+                return name
+            image = await self._once(name, lambda: self._find(name))
+        if isinstance(image, Exception):
+            how = "built" if directory else "had"
+            raise ImageError(f"the image of task {task.name} could not be {how}: {image}") from None
+        return image
 
-    async def _build(self, directory: Path, timeout: float) -> str | Exception:
-        # Only tasks of providers that keep images come here: the check before the run sees to it.
-        store = cast(ImageProvider, self._provider)
-        try:
-            return (await build(store, directory, base=self._base, timeout=timeout)).name
-        except Exception as err:  # noqa: BLE001 - whatever it is, the rollouts of this task record it
-            return err
+    async def _once(self, what: Path | str, make: Callable[[], Coroutine[None, None, str]]) -> str | Exception:
+        if what not in self._made:
+            self._made[what] = asyncio.create_task(_caught(make()))
+        # Of the rollouts that wait, one that is cancelled takes the image from nobody.
+        return await asyncio.shield(self._made[what])
+
+    # Only tasks of providers that keep images come here: the check before the run sees to it.
+
+    async def _find(self, name: str) -> str:
+        """What the store calls an image that is named; pulled when it is not there."""
+        return (await ensure_image(cast(ImageProvider, self._provider), name)).name
+
+    async def _build(self, directory: Path, timeout: float) -> str:
+        return (await build(cast(ImageProvider, self._provider), directory, base=self._base, timeout=timeout)).name
 
     async def close(self) -> None:
-        """End what is still being built."""
-        for building in self._builds.values():
-            building.cancel()
-        await asyncio.gather(*self._builds.values(), return_exceptions=True)
+        """End what is still being made."""
+        for making in self._made.values():
+            making.cancel()
+        await asyncio.gather(*self._made.values(), return_exceptions=True)
+
+
+async def _caught(making: Coroutine[None, None, str]) -> str | Exception:
+    try:
+        return await making
+    except Exception as err:  # noqa: BLE001 - whatever it is, the rollouts that wait for it record it
+        return err

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from forkyard.errors import ConfigError
 from forkyard.task import VerifierMode
-from forkyard.values import printable
+from forkyard.values import counted, printable
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -70,13 +70,25 @@ def read_plan(path: Path) -> Plan:
     try:
         return Plan.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"{path.parent} is no run: it holds no {path.name}") from None
+        raise ConfigError(f"{path.parent} is no run: {_instead(path)}") from None
     except OSError as err:
         raise ConfigError(f"{path} cannot be read: {err.strerror}") from None
     except ValidationError as err:
         first = err.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(printable(f"{path} is no plan of a run: {where}: {first['msg']}")) from None
+
+
+def _instead(path: Path) -> str:
+    """What somebody who named no run may have meant: one that lies in it, or the one of that name in ./runs."""
+    inside = [plan.parent for plan in path.parent.glob(f"*/{path.name}")]
+    if inside:
+        latest = max(inside, key=lambda run: run.stat().st_mtime)
+        return f"it holds {counted(len(inside), 'run')}; name one of them, as {latest}"
+    default = Path("runs") / path.parent
+    if (default / path.name).is_file():
+        return f"did you mean {default}?"
+    return f"it holds no {path.name}" if path.parent.is_dir() else "it does not exist"
 
 
 def check_name(run: str) -> None:

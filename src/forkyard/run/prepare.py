@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import typing
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Sized
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +23,10 @@ from forkyard.sandbox import Provider
 from forkyard.sandbox.registry import make_provider
 from forkyard.secrets import Secrets
 from forkyard.task import Task, TaskTimeout, load_taskset
-from forkyard.values import printable
+from forkyard.values import first_names, printable
 
 T = TypeVar("T")
+MOST_TASKS = 100_000  # of one path without a limit: a generator may have no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +116,21 @@ def _tasks(plan: Plan, problems: list[str]) -> tuple[Task, ...]:
     found: list[Task] = []
     broken = len(problems)
     for path in plan.paths:
-        found += _or_problem(problems, partial(_loaded, path)) or ()
+        found += _or_problem(problems, partial(_loaded, path, plan.limit)) or ()
     if not plan.tasks or len(problems) > broken:
         return tuple(islice(found, plan.limit))
     return _or_problem(problems, lambda: _as_planned(plan, found)) or ()
 
 
-def _loaded(path: Path) -> list[Task]:
-    return list(load_taskset(path))
+def _loaded(path: Path, limit: int | None) -> list[Task]:
+    """The tasks of a path; no more than the limit are made of a set that makes them as they are asked for."""
+    tasks = load_taskset(path)
+    if isinstance(tasks, Sized):
+        return list(tasks)
+    found = list(islice(tasks, MOST_TASKS + 1 if limit is None else limit))
+    if len(found) > MOST_TASKS and limit is None:
+        raise ConfigError(f"{path} holds more than {MOST_TASKS:,} tasks: say with --limit how many to play")
+    return found
 
 
 def _as_planned(plan: Plan, found: Sequence[Task]) -> tuple[Task, ...]:
@@ -130,11 +138,18 @@ def _as_planned(plan: Plan, found: Sequence[Task]) -> tuple[Task, ...]:
     by_name = {task.name: task for task in found}
     missing = [name for name in plan.tasks if name not in by_name]
     changed = [name for name, task in plan.tasks.items() if name in by_name and by_name[name].digest != task.digest]
-    problems = [f"task {name} is no longer in {', '.join(map(str, plan.paths))}" for name in missing]
-    problems += [f"task {name} was changed since run {plan.run} began" for name in changed]
+    problems = []
+    if missing:
+        problems.append(f"no longer in {', '.join(map(str, plan.paths))}: {_named(missing)}")
+    if changed:
+        problems.append(f"changed since run {plan.run} began: {_named(changed)}")
     if problems:
         raise ConfigError(*problems, "Put the tasks back as they were to go on with the run, or start a new one.")
     return tuple(by_name[name] for name in plan.tasks)
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{'task' if len(names) == 1 else f'{len(names)} tasks,'} {first_names(names)}"
 
 
 def _with_tasks(plan: Plan, tasks: Sequence[Task], provider: Provider) -> Plan:
@@ -148,7 +163,7 @@ def _model(plan: Plan) -> ChatModel | None:
     needed = harness_class(plan.harness).needs_model
     if plan.model is None:
         if needed:
-            raise ConfigError(f"the harness {plan.harness!r} needs a model: name one")
+            raise ConfigError(f"the harness {plan.harness!r} needs a model: name one with -m")
         return None
     if not needed:
         raise ConfigError(f"the harness {plan.harness!r} asks no model: leave {plan.model} out")

@@ -1,8 +1,12 @@
 """Sandboxes: the protocol, and the providers that keep it."""
 
-from forkyard.sandbox.common import ARGUMENT_LIMIT, DEFAULT_PATH, check_command
+from forkyard.sandbox.common import ARGUMENT_LIMIT, DEFAULT_PATH, check_command, default_home
+from forkyard.sandbox.network import NO_NETWORK, PUBLIC, Network, Visit, forwarded
+from forkyard.sandbox.patches import patch
 from forkyard.sandbox.protocol import (
+    Change,
     Feature,
+    Healthcheck,
     ImageConfig,
     ImageInfo,
     ImageProvider,
@@ -19,17 +23,26 @@ from forkyard.sandbox.protocol import (
 __all__ = [
     "ARGUMENT_LIMIT",
     "DEFAULT_PATH",
+    "Change",
+    "NO_NETWORK",
+    "PUBLIC",
     "Feature",
+    "Healthcheck",
     "ImageConfig",
     "ImageInfo",
     "ImageProvider",
     "ImageStore",
     "Limits",
+    "Network",
     "OnOutput",
     "ProgramResult",
     "Provider",
     "Sandbox",
     "SandboxInfo",
     "SandboxSpec",
+    "Visit",
     "check_command",
+    "default_home",
+    "forwarded",
+    "patch",
 ]

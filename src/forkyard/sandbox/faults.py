@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from forkyard.errors import SandboxError
+from forkyard.sandbox.network import Visit
 from forkyard.sandbox.protocol import (
     Feature,
     ImageConfig,
@@ -106,6 +107,7 @@ class FaultyProvider:
     images = _as_inner(ImageStore.images)
     image = _as_inner(ImageStore.image)
     remove_image = _as_inner(ImageStore.remove_image)
+    prune_images = _as_inner(ImageStore.prune_images)
 
     async def create(self, spec: SandboxSpec) -> FaultySandbox:
         """As the inner provider, or the fault."""
@@ -138,17 +140,32 @@ class FaultySandbox:
         """The inner sandbox's line."""
         return self.inner.info
 
+    @property
+    def visits(self) -> tuple[Visit, ...]:
+        """As the inner sandbox."""
+        return self.inner.visits
+
     run = _as_inner(Sandbox.run)
     read = _as_inner(Sandbox.read)
     write = _as_inner(Sandbox.write)
     pull = _as_inner(Sandbox.pull)
     push = _as_inner(Sandbox.push)
     listen = _as_inner(Sandbox.listen)
+    connect = _as_inner(Sandbox.connect)
+    set_network = _as_inner(Sandbox.set_network)
+    pause = _as_inner(Sandbox.pause)
+    resume = _as_inner(Sandbox.resume)
+    changes = _as_inner(Sandbox.changes)
     stop = _as_inner(Sandbox.stop)
     start = _as_inner(Sandbox.start)
     close = _as_inner(Sandbox.close)
     _fork = _as_inner(Sandbox.fork)
+    _pristine = _as_inner(Sandbox.pristine)
 
     async def fork(self, name: str | None = None) -> FaultySandbox:
         """As the inner sandbox, or the fault."""
         return FaultySandbox(await self._fork(name), self.fuse)
+
+    async def pristine(self) -> FaultySandbox:
+        """As the inner sandbox, or the fault."""
+        return FaultySandbox(await self._pristine(), self.fuse)

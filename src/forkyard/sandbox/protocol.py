@@ -9,13 +9,17 @@ seconds. Everything that comes out of a sandbox is hostile: bytes are bounded, l
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, runtime_checkable
 
+from forkyard.errors import ConfigError
+from forkyard.sandbox.network.policy import NO_NETWORK, Network
+from forkyard.sandbox.network.visits import Visit
 from forkyard.values import MIB
 
 OUTPUT_LIMIT = 1 * MIB
@@ -28,21 +32,54 @@ class Feature(StrEnum):
 
     ISOLATED = "isolated"  # the host's files and processes cannot be seen
     NO_NETWORK = "no_network"  # network "none" is enforced
+    ALLOWLIST = "allowlist"  # network "allowlist" is enforced
     PUBLIC_NETWORK = "public_network"  # network "public" can be had
+    LIVE_NETWORK = "live_network"  # the network can be changed while a sandbox runs
     LISTEN = "listen"  # a loopback port inside, served by the host process
+    CONNECT = "connect"  # the host process can connect to a loopback port inside
     IMAGES = "images"  # sandboxes start from a named image
     FORK = "fork"  # a stopped sandbox can be forked
+    FORK_RUNNING = "fork_running"  # and so can a running one, and a paused one
+    PAUSE = "pause"  # every process can be brought to a halt, and go on
+    CHANGES = "changes"  # what differs from the state a sandbox started from can be told, and that state be had
     USERS = "users"  # commands can run as any user of the image
+    LIMIT_CPU = "limit_cpu"  # the processor time of a whole sandbox is bounded
+    LIMIT_MEMORY = "limit_memory"  # the memory of a whole sandbox is bounded, and it has no swap
     LIMIT_PIDS = "limit_pids"  # the number of processes is bounded
-    LIMIT_MEMORY = "limit_memory"  # the memory of a whole sandbox is bounded
+    LIMIT_DISK = "limit_disk"  # what a sandbox writes to its disk is bounded
+    LIMIT_FILES = "limit_files"  # each process is bounded in open files and in the size of a file
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one sandbox; None leaves the provider's default."""
+    """Bounds of one sandbox; None leaves the provider's default, which for all but `pids` may be none.
 
-    memory_mb: int | None = None
-    pids: int = 512
+    Raises ConfigError for a number that is no bound. A provider refuses a bound it does not declare.
+    """
+
+    cpus: float | None = None  # processors' worth of time
+    memory_mb: int | None = None  # of all processes together, without swap
+    pids: int | None = None  # processes and threads at once
+    disk_mb: int | None = None  # what it writes, beyond the image or template it started from
+    open_files: int | None = None  # of each process
+    file_mb: int | None = None  # size of each file
+
+    def __post_init__(self) -> None:
+        least = {"cpus": 0.01, "memory_mb": 1, "pids": 8, "disk_mb": 1, "open_files": 64, "file_mb": 1}
+        given = {name: getattr(self, name) for name in least}
+        problems = [
+            f"limits.{name} = {value!r} must be a number of at least {least[name]}; None sets no bound of yours"
+            for name, value in given.items()
+            if value is not None and not _is_bound(value, least[name], name == "cpus")
+        ]
+        if problems:
+            raise ConfigError(*problems)
+
+
+def _is_bound(value: object, least: float, fractions: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float if fractions else int):
+        return False
+    return math.isfinite(value) and value >= least
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +91,16 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
     user: str | None = None
-    network: str = "none"
+    network: Network = NO_NETWORK
     limits: Limits = Limits()
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """One line of a provider's listing. `state` is "running" or "stopped"; `created` is epoch seconds."""
+    """One line of a provider's listing. `created` is epoch seconds.
+
+    `state` is "running" or "stopped"; whoever runs a sandbox also knows it as "paused".
+    """
 
     id: str
     name: str | None
@@ -80,6 +120,8 @@ class ProgramResult:
     stdout_total: int = 0  # bytes written, kept or not
     stderr_total: int = 0
     timed_out: bool = False
+    ended_by: Literal["oom", "disk"] | None = None
+    """The limit it ran into, if it did not end well: while it ran, processes of the sandbox were killed for it."""
 
     @property
     def stdout(self) -> str:
@@ -105,6 +147,19 @@ class ProgramResult:
     def ok(self) -> bool:
         """Exit code 0 within the time limit."""
         return self.exit_code == 0 and not self.timed_out
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between a sandbox and the state it started from.
+
+    `kind` is "added", "modified" (the content, the kind of file, its mode or its owner) or "deleted"; a deleted
+    directory stands for all that was in it. The path is absolute; bytes that are no UTF-8 are surrogate escapes.
+    """
+
+    path: str
+    kind: Literal["added", "modified", "deleted"]
+    regular: bool = False  # it is a regular file now and was one before, as far as it existed
 
 
 OnOutput = Callable[[str, bytes], None]
@@ -173,13 +228,20 @@ class Sandbox(Protocol):
         """A tar archive of the file or directory tree at `path`.
 
         Member names are relative to `path` (a single file is a member of its own name). Links are kept as links,
-        modes as modes. `exclude` holds glob patterns on member names. Raises FileNotFoundError, NotADirectoryError, and
-        SandboxError over `max_bytes`.
+        modes as modes; a further name of a file in the archive is a hard link to the first. Extended attributes
+        (`user.*`, capabilities and access lists, where the provider has them) are PAX records `SCHILY.xattr.NAME`.
+        `exclude` holds glob patterns on member names. Raises FileNotFoundError, NotADirectoryError, and SandboxError
+        over `max_bytes`.
         """
         ...
 
-    async def push(self, archive: bytes, path: str = "/") -> None:
+    async def push(self, archive: bytes, path: str = "/", *, layer: bool = False) -> None:
         """Unpack a tar archive into the directory `path` (created if missing), as root.
+
+        Hard links and extended attributes are as in `pull`; an attribute that the sandbox may not have is left out.
+
+        With `layer` the archive is (a part of) a layer of an OCI image: a member `.wh.NAME` deletes NAME, a member
+        `.wh..wh..opq` empties its directory, a member replaces what is of another kind, and devices are left out.
 
         Raises SandboxError, with nothing written outside `path`, when a member is absolute, climbs with `..`, or
         passes through a link that leaves it; devices are refused; and when a file is in the way of `path`.
@@ -190,8 +252,57 @@ class Sandbox(Protocol):
         """A listening TCP socket on 127.0.0.1:`port` of the sandbox's own loopback, served by the host process."""
         ...
 
+    async def connect(self, port: int) -> socket.socket:
+        """A non-blocking TCP socket connected to 127.0.0.1:`port` of the sandbox's own loopback.
+
+        Raises ConnectionError when nothing accepts there. `forkyard.sandbox.forwarded` serves such a port outside.
+        """
+        ...
+
+    async def set_network(self, network: Network) -> None:
+        """Reach another network from now on: connections it does not allow are cut before this returns.
+
+        A stopped sandbox reaches it once it is started; a fork starts with the network of its source. When it cannot be
+        had, SandboxError is raised and the sandbox reaches nothing.
+        """
+        ...
+
+    @property
+    def visits(self) -> tuple[Visit, ...]:
+        """The hosts that were asked for and what became of it, as far as the provider sees and keeps it (bounded)."""
+        ...
+
     async def fork(self, name: str | None = None) -> Sandbox:
-        """A running copy of this stopped sandbox: same files, own everything else. SandboxError if it is running."""
+        """A running copy of this sandbox: same files, own everything else. Of processes and memory nothing is copied.
+
+        With the feature `fork_running` the source may run or be paused. Its processes are brought to a halt while
+        its files are copied, so that the copy is one moment of its disk: as consistent as a disk after a power cut.
+        Without the feature a source that is not stopped is a SandboxError.
+        """
+        ...
+
+    async def pause(self) -> None:
+        """Bring every process to a halt until `resume`; a paused sandbox stays as it is. Feature `pause`.
+
+        Meanwhile it can be read, forked, stopped and closed; whatever would act in it is a SandboxError. Commands
+        under way come to a halt as well, and their deadlines do not wait for them. SandboxError when it is stopped.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Let every process go on that `pause` brought to a halt; a running sandbox stays as it is."""
+        ...
+
+    async def changes(self) -> list[Change]:
+        """What differs from the image or template this sandbox started from, by path. Feature `changes`.
+
+        Works in every state; of a running one it is what was seen while looking. Times alone, extended attributes and
+        what is beneath /dev, /proc and /sys are no changes. SandboxError when there are more than can be told.
+        """
+        ...
+
+    async def pristine(self) -> Sandbox:
+        """A new running sandbox in the state this one started from, for comparison. Feature `changes`."""
         ...
 
     async def stop(self) -> None:
@@ -211,11 +322,26 @@ class Sandbox(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Healthcheck:
+    """How an image says that its service is to be watched; 0 and 0.0 leave Docker's default.
+
+    `test` is ("NONE",), ("CMD", program, ...) or ("CMD-SHELL", command). Times are seconds.
+    """
+
+    test: tuple[str, ...]
+    interval: float = 0.0
+    timeout: float = 0.0
+    start_period: float = 0.0
+    start_interval: float = 0.0
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ImageConfig:
     """What an image says of the processes started in it, as in an OCI image's configuration.
 
-    `user` is "name", "uid", "name:group" or "" (root). `entrypoint` and `cmd` are kept for the record: a sandbox
-    starts with its own PID 1 and never runs them.
+    `user` is "name", "uid", "name:group" or "" (root). What follows it is kept for the record and for images made from
+    this one: a sandbox starts with its own PID 1 and runs none of it. `ports` are written as "80/tcp".
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -223,6 +349,13 @@ class ImageConfig:
     user: str = ""
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    stop_signal: str = ""
+    shell: tuple[str, ...] = ()
+    healthcheck: Healthcheck | None = None
+    onbuild: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +388,10 @@ class ImageStore(Protocol):
 
     async def remove_image(self, name: str) -> None:
         """Forget an image; sandboxes made from it keep what they share. ConfigError when there is none."""
+        ...
+
+    async def prune_images(self, prefix: str) -> list[str]:
+        """Forget the images whose name begins with `prefix` and on which nothing else stands; their names."""
         ...
 
 

@@ -8,17 +8,16 @@ from forkyard.task.directory import (
     Verdict,
     judge_reward,
     load_task,
-    load_taskset,
 )
 from forkyard.task.hooks import invoke, metric, reward
-from forkyard.task.task import Network, Task
+from forkyard.task.source import load_taskset
+from forkyard.task.task import Task
 from forkyard.task.taskset import Taskset
 
 __all__ = [
     "ARTIFACTS_DIR",
     "Artifact",
     "DirectoryTask",
-    "Network",
     "Refused",
     "RewardFile",
     "Task",

@@ -6,10 +6,12 @@ Names and defaults are those of the `verifiers.v1` object model.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from forkyard.errors import ConfigError
+from forkyard.sandbox import NO_NETWORK, Network
 from forkyard.trace import Message
 
 ARTIFACTS_DIR = "/logs/artifacts"
@@ -78,6 +80,26 @@ class TaskData(Frozen):
     timeout: TaskTimeout = TaskTimeout()
     resources: TaskResources = TaskResources()
     verifier: VerifierMode = "forked"
+
+    @model_validator(mode="after")
+    def _names_hosts(self) -> Self:
+        try:
+            _ = self.network
+        except ConfigError as err:
+            raise ValueError(str(err)) from None
+        return self
+
+    @property
+    def network(self) -> Network | None:
+        """What `network_allow` and `network_block` say ("*" is every public host); None when neither was given."""
+        allow, block = self.network_allow, self.network_block
+        if not allow or "*" in block:
+            return NO_NETWORK
+        if "*" not in allow:
+            return Network("allowlist", allow, block)
+        if not block and "network_allow" not in self.model_fields_set:
+            return None
+        return Network("public", tuple(host for host in allow if host != "*"), block)
 
     @property
     def prompt_text(self) -> str:

@@ -10,19 +10,18 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self
+from typing import Any, ClassVar, Generic, Self
 
 from typing_extensions import TypeVar
 
 from forkyard.errors import ForkyardError, InterceptionError, ProviderError, SandboxError, TaskError, boundary
-from forkyard.sandbox import Feature, Sandbox
+from forkyard.sandbox import Feature, Network, Sandbox
 from forkyard.secrets import Secrets
 from forkyard.task.data import TaskData
 from forkyard.task.hooks import Signal, discover, invoke, required_parameters
 from forkyard.trace import Status, Trace
 
 DataT_co = TypeVar("DataT_co", bound=TaskData, covariant=True, default=TaskData)
-Network = Literal["none", "public", "allowlist"]
 
 HOOKS = ("setup", "finalize", "stage_verifier", "validate")
 _NOT_THE_TASK = (SandboxError, ProviderError, InterceptionError)
@@ -37,6 +36,7 @@ class Task(Generic[DataT_co]):
     """
 
     NEEDS_CONTAINER: ClassVar[bool] = False  # its commands must not reach the host
+    _source: str | None = None  # the digest of the file that its code is from, when it was loaded from one
 
     def __init__(self, data: DataT_co) -> None:
         self.data = data
@@ -69,8 +69,19 @@ class Task(Generic[DataT_co]):
 
     @property
     def digest(self) -> str:
-        """What tells its content from any other content; it goes on the record."""
-        return self.hash
+        """What tells its content from any other content; it goes on the record.
+
+        The code counts when the task was loaded from a Python file; otherwise the data alone.
+        """
+        if self._source is None:
+            return self.hash
+        return f"sha256:{hashlib.sha256(f'{self.hash} {self._source}'.encode()).hexdigest()}"
+
+    def of_source(self, digest: str) -> Self:
+        """A copy that knows the digest of the file its code is from."""
+        other = copy.copy(self)
+        other._source = digest
+        return other
 
     def with_data(self, **update: Any) -> Self:
         """A copy with other data; raises pydantic's ValidationError for values the data refuses."""
@@ -92,13 +103,18 @@ class Task(Generic[DataT_co]):
 
     @property
     def network(self) -> Network | None:
-        """What the agent's sandbox may reach; None when the task does not say."""
-        allow, block = self.data.network_allow, self.data.network_block
-        if not allow or "*" in block:
-            return "none"
-        if block or allow != ("*",):
-            return "allowlist"
-        return "public" if "network_allow" in self.data.model_fields_set else None
+        """What the agent may reach; None when the task does not say, which is nothing."""
+        return self.data.network
+
+    @property
+    def setup_network(self) -> Network | None:
+        """What the sandbox reaches until the agent acts; None for what the agent may."""
+        return None
+
+    @property
+    def verifier_network(self) -> Network | None:
+        """What the sandbox that grades reaches; None for what the agent may."""
+        return None
 
     @property
     def needs(self) -> frozenset[Feature]:
@@ -110,11 +126,20 @@ class Task(Generic[DataT_co]):
             needs.add(Feature.IMAGES)
         if self.data.agent_user not in (None, "root", "0"):
             needs.add(Feature.USERS)
-        if self.network == "none":
-            needs.add(Feature.NO_NETWORK)
-        if self.network == "public":
-            needs.add(Feature.PUBLIC_NETWORK)
-        return frozenset(needs)
+        return frozenset(needs | self._network_needs())
+
+    def _network_needs(self) -> set[Feature]:
+        asked = (self.network, self.setup_network, self.verifier_network)
+        networks = {network for network in asked if network is not None}
+        modes = {"none": Feature.NO_NETWORK, "allowlist": Feature.ALLOWLIST, "public": Feature.PUBLIC_NETWORK}
+        needs = {modes[network.mode] for network in networks}
+        if any(network.block for network in networks):
+            needs.add(Feature.ALLOWLIST)
+        return needs | ({Feature.LIVE_NETWORK} if len(networks) > 1 else set())
+
+    def where(self, field: str) -> str:
+        """Where a field of the data is written, as a user finds it to change it; "" is the task itself."""
+        return f"task {self.name}, {field} of its {type(self.data).__name__}" if field else f"task {self.name}"
 
     @property
     def notes(self) -> tuple[str, ...]:

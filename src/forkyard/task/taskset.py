@@ -22,6 +22,8 @@ class Taskset(ABC):
 
     def __iter__(self) -> Iterator[Task]:
         for idx, task in enumerate(self.load()):
+            if not isinstance(task, Task):
+                raise ConfigError(f"{type(self).__name__}.load gives {task!r}, which is no Task")
             yield task.with_data(idx=idx)
 
     def include(self, *patterns: str) -> Taskset:

@@ -32,7 +32,7 @@ touch t/a.log t/a.txt t/cache/x/f t/keep/b.log t/keep/cached
 ln -s / t/link.log
 """
 DEEP = "d/" * 1100  # two of them are deeper than recursion and longer than a path may be
-DEEP_TREE = f"mkdir t; cd t; for i in 1 2; do mkdir -p {DEEP}; cd -P {DEEP} || exit; done; printf x > bottom"
+DEEP_TREE = f"mkdir -p t/{DEEP} lower/{DEEP}; printf x > lower/{DEEP}bottom; mv lower t/{DEEP}"
 
 
 def member(
@@ -175,6 +175,42 @@ async def check_pull_survives_a_deep_tree(provider: Provider) -> None:
         if found is not None:
             expect(max(found, key=len).endswith("/bottom"), "a deep tree should come whole, its bottom is missing")
         expect_equal(await sh(box, "echo fine"), "fine\n", "the next command")
+
+
+async def check_hard_links_travel(provider: Provider) -> None:
+    """Names of one file are one file again after a pull and a push; the first is the file, the others link to it."""
+    async with fresh(provider) as box:
+        await sh(box, "mkdir -p t/sub; printf content > t/a; ln t/a t/sub/b; ln t/a t/c; printf other > t/d")
+        archive = await box.pull("t")
+        found = unpack(archive)
+        links = {name: info.linkname for name, (info, _) in found.items() if info.islnk()}
+        expect_equal(links, {"c": "a", "sub/b": "a"}, "hard links and what they link to")
+        alone = unpack(await box.pull("t", exclude=["a"]))
+        expect_equal((alone["c"][1], alone["sub/b"][0].linkname), (b"content", "c"), "links without the first name")
+        await box.push(archive, "copy")
+        expect_equal(await sh(box, "printf X >> a; cat c sub/b; stat -c %h a d", cwd="copy"), "contentXcontentX3\n1\n",
+                     "the names of one file after a change")  # fmt: skip
+
+
+async def check_extended_attributes_travel(provider: Provider) -> None:
+    """Extended attributes of users go in and come out as they are, or not at all; those of overlays never do."""
+    value = b"bytes \xff\0=\n".decode("utf-8", "surrogateescape")
+    attributes = {"user.note": value, "user.overlay.opaque": "y", "user.overlay.redirect": "/etc"}
+    headers = {f"SCHILY.xattr.{name}": content for name, content in attributes.items()}
+    async with fresh(provider) as box:
+        await box.push(pack([member("d", pax_headers=headers), member("d/f", b"content", pax_headers=headers)]), "t")
+        for name, (info, _) in unpack(await box.pull("t")).items():
+            got = {key: found for key, found in info.pax_headers.items() if key.startswith("SCHILY.xattr.")}
+            expect(got in ({}, {"SCHILY.xattr.user.note": value}), f"attributes of {name} should be note, got {got}")
+
+
+async def check_push_keeps_names_that_mean_something_in_layers(provider: Provider) -> None:
+    """Without `layer` a member called as whiteouts are is a file like any other, and deletes nothing."""
+    async with fresh(provider) as box:
+        await sh(box, "mkdir -p d/sub; printf kept > d/file; printf kept > d/sub/other")
+        await box.push(pack([member(".wh.file", b"w"), member("sub/.wh..wh..opq", b"o")]), "d")
+        expect_equal(set(unpack(await box.pull("d"))), {".wh.file", "file", "sub", "sub/.wh..wh..opq", "sub/other"},
+                     "names in the directory")  # fmt: skip
 
 
 async def check_push_replaces_files(provider: Provider) -> None:

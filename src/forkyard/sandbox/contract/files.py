@@ -224,7 +224,7 @@ async def check_a_fifo_is_refused_at_once(provider: Provider) -> None:
     async with fresh(provider) as box:
         await sh(box, "mkfifo pipe other; ln -s pipe link")
         for path in ("pipe", "link"):
-            with expect_raises(f"reading {path}", SandboxError):
+            with expect_raises(f"reading {path}", SandboxError, FileNotFoundError):  # it may be on no disk
                 await soon(box.read(path), "reading a FIFO")
         try:
             await soon(box.write("other", b"content"), "writing to a FIFO's path")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from forkyard.errors import ConfigError, SandboxError
@@ -127,6 +128,58 @@ async def check_scratch_is_empty(provider: ImageProvider) -> None:
         if Feature.FORK in provider.features:
             async with closing(await box.fork()) as fork:
                 expect_equal(await fork.read("/srv/sub/file"), b"pushed", "content of a file in a fork")
+
+
+_LOWER = """
+mkdir -p root/old/deep root/full/sub root/kept root/was-a-directory/with outside
+for f in old/deep/file full/a full/sub/b kept/k was-a-directory/with/x was-a-file; do printf lower > root/$f; done
+printf lower > outside/file; ln -s ../outside root/out; ln -s kept root/was-a-link
+"""
+_LAYER = [
+    member(".wh.old", b""),
+    member(".wh.never-there", b""),
+    member("no/such/.wh.place", b""),
+    member("full/.wh..wh..opq", b""),
+    member("full/new", b"upper"),
+    member("kept/.wh..wh.plnk", b""),
+    member("was-a-directory", b"upper"),
+    member("was-a-file"),
+    member("was-a-file/inside", b"upper"),
+    member("was-a-link", mode=0o711),
+    member("was-a-link/file", b"upper"),
+    member("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
+]
+
+
+@needs(Feature.IMAGES)
+async def check_layers_are_applied(provider: ImageProvider) -> None:
+    """With `layer` whiteouts delete, members replace what is of another kind, and devices are left out."""
+    async with fresh(provider) as box:
+        await sh(box, _LOWER)
+        await box.push(pack(_LAYER), "root", layer=True)
+        found = unpack(await box.pull("root"))
+        wanted = {"full", "full/new", "kept", "kept/k", "out", "was-a-directory", "was-a-file", "was-a-file/inside",
+                  "was-a-link", "was-a-link/file"}  # fmt: skip
+        expect_equal(set(found), wanted, "names after a layer")
+        expect_equal(found["was-a-directory"][1], b"upper", "content of a file where a directory was")
+        expect_equal(found["was-a-link"][0].mode & 0o7777, 0o711, "mode of a directory where a link was")
+        await box.push(pack([member(".wh.out", b"")]), "root", layer=True)
+        expect_equal(await box.read("outside/file"), b"lower", "a file behind a link that a whiteout deleted")
+        expect("out" not in unpack(await box.pull("root")), "a whiteout should delete a link")
+
+
+@needs(Feature.IMAGES)
+async def check_layers_delete_nothing_outside(provider: ImageProvider) -> None:
+    """A whiteout that is absolute, climbs, names nothing or passes through a link that leaves deletes nothing."""
+    names = ("../outside/.wh.file", "out/.wh.file", "out/.wh..wh..opq", "/.wh.file", ".wh...", ".wh..", ".wh.")
+    async with fresh(provider) as box:
+        await sh(box, _LOWER)
+        before = unpack(await box.pull("root")).keys()
+        for name in names:
+            with suppress(SandboxError):
+                await box.push(pack([member(name, b"")]), "root", layer=True)
+            expect_equal(await box.read("outside/file"), b"lower", f"a file outside after {name!r}")
+            expect_equal(unpack(await box.pull("root")).keys(), before, f"names after {name!r}")
 
 
 async def check_default_image_is_usable(provider: Provider) -> None:

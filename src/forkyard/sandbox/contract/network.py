@@ -1,4 +1,4 @@
-"""What is promised of networks: "none", a served loopback port, "public"."""
+"""What is promised of networks: "none", "allowlist", "public", and loopback ports served and reached from outside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from forkyard.sandbox.contract.promise import PATIENCE, Stopwatch, expect, expect_equal, fresh, needs, sh, spec
+from forkyard.sandbox.contract.promise import (
+    PATIENCE,
+    Stopwatch,
+    closing,
+    expect,
+    expect_equal,
+    expect_raises,
+    fresh,
+    needs,
+    sh,
+    spec,
+)
+from forkyard.sandbox.network.policy import NO_NETWORK, PUBLIC, Network
 from forkyard.sandbox.protocol import Feature, Provider, Sandbox
 
 NOWHERE = "192.0.2.1"  # an address kept for documentation: nobody answers
@@ -56,7 +68,7 @@ def _own_address() -> str | None:
 @needs(Feature.NO_NETWORK)
 async def check_network_none_means_none(provider: Provider) -> None:
     """With network "none" there is only the sandbox's own loopback: no interface, no route, nothing of the host's."""
-    async with fresh(provider, spec(network="none")) as box:
+    async with fresh(provider, spec(network=NO_NETWORK)) as box:
         interfaces = await sh(box, "sed -e 1,2d -e 's/:.*//' -e 's/ //g' /proc/net/dev")
         # dummy devices some kernels put into every namespace are down and lead nowhere
         routes = await sh(box, "sed 1d /proc/net/route; grep -v ' lo$' /proc/net/ipv6_route 2>/dev/null || :")
@@ -110,11 +122,104 @@ async def check_each_sandbox_has_its_own_ports(provider: Provider) -> None:
             expect_equal(await _dial(two, "127.0.0.1", 8123, "x"), (True, "second x"), "the answer in the second")
 
 
+# A GET by bash, through a proxy if there is one, as programs do it; writes the status line.
+_GET = """
+to=${http_proxy#http://}; to=${to:-$1}
+exec 3<>"/dev/tcp/${to%:*}/${to##*:}" || exit 1
+printf 'GET http://%s/ HTTP/1.1\\r\\nHost: %s\\r\\nConnection: close\\r\\n\\r\\n' "$1" "$1" >&3
+IFS= read -r line <&3 && printf %s "$line"
+"""
+
+
+async def _get(box: Sandbox, where: str) -> str:
+    """The status line that a GET from inside gets, or "" when there is none."""
+    result = await box.run(["bash", "-c", _GET, "get", where], timeout=PATIENCE)
+    expect(not result.timed_out, f"asking {where} should end at once, it hung")
+    return result.stdout.strip()
+
+
+@asynccontextmanager
+async def _page() -> AsyncIterator[tuple[str, list[str]]]:
+    """An HTTP server of this machine, not at loopback if it has another address; yields its place and what it heard."""
+    heard: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append((await reader.readline()).decode().strip())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    address = _own_address() or "127.0.0.1"
+    async with await asyncio.start_server(answer, address, 0) as server:
+        yield f"{address}:{server.sockets[0].getsockname()[1]}", heard
+
+
+@needs(Feature.ALLOWLIST)
+async def check_an_allowlist_lets_through_what_it_names(provider: Provider) -> None:
+    """With an allowlist its hosts are reached, at the ports it names; every other host is not, by any way."""
+    async with _page() as (named, heard), _page() as (other, unheard):
+        async with fresh(provider, spec(network=Network("allowlist", (named,)))) as box:
+            if not await _has_bash(box):
+                return
+            expect(" 200 " in await _get(box, named), "a host on the list should answer, it did not")
+            for host in (other, "169.254.169.254:80", "127.0.0.1:22", f"{NOWHERE}:80"):
+                expect(" 200 " not in await _get(box, host), f"{host} is not on the list, but it answered")
+                address, _, port = host.rpartition(":")
+                connected, _ = await _dial(box, address, int(port))
+                expect(not connected, f"a direct connection to {host} should fail, it worked")
+        expect_equal((len(heard), unheard), (1, []), "requests the two servers heard")
+
+
+@needs(Feature.ALLOWLIST, Feature.LIVE_NETWORK)
+async def check_a_network_can_be_changed_while_a_sandbox_runs(provider: Provider) -> None:
+    """`set_network` opens and closes a running sandbox's ways out; a stopped one and its forks remember the last."""
+    async with _page() as (host, _), fresh(provider) as box:
+        if not await _has_bash(box):
+            return
+        expect_equal(await _get(box, host), "", "an answer without a network")
+        await box.set_network(Network("allowlist", (host,)))
+        expect(" 200 " in await _get(box, host), "a host allowed later should answer, it did not")
+        await box.set_network(NO_NETWORK)
+        expect_equal(await _get(box, host), "", "an answer after the network was taken away")
+        await box.stop()
+        await box.set_network(Network("allowlist", (host,)))
+        await box.start()
+        expect(" 200 " in await _get(box, host), "a host allowed while it was stopped should answer, it did not")
+
+
+@needs(Feature.ALLOWLIST, Feature.FORK)
+async def check_a_fork_has_the_network_of_its_source(provider: Provider) -> None:
+    """A fork reaches what its source may reach, by a way of its own."""
+    async with _page() as (host, _), fresh(provider, spec(network=Network("allowlist", (host,)))) as box:
+        if not await _has_bash(box):
+            return
+        await box.stop()
+        async with closing(await box.fork()) as fork:
+            expect(" 200 " in await _get(fork, host), "what the source may reach should answer, it did not")
+
+
+@needs(Feature.LISTEN, Feature.CONNECT)
+async def check_the_host_reaches_a_port_inside(provider: Provider) -> None:
+    """`connect` gives a connection to a loopback port inside; ConnectionError where nothing accepts."""
+    async with fresh(provider) as box:
+        with expect_raises("connecting to a port nobody listens at", ConnectionError):
+            (await box.connect(8125)).close()
+        async with _echo(await box.listen(8124), "inside"):
+            reader, writer = await asyncio.open_connection(sock=await box.connect(8124))
+            writer.write(b"hello\n")
+            async with asyncio.timeout(PATIENCE):
+                expect_equal(await reader.readline(), b"inside hello\n", "what a server inside answers")
+            writer.close()
+
+
 @needs(Feature.PUBLIC_NETWORK)
 async def check_network_public_has_a_way_out(provider: Provider) -> None:
-    """With network "public" a sandbox has an interface besides loopback when the host has one."""
-    if _own_address() is None:
-        return
-    async with fresh(provider, spec(network="public")) as box:
+    """With network "public" a sandbox has a way out, an interface or a proxy, that does not lead to the host."""
+    async with _page() as (own, heard), fresh(provider, spec(network=PUBLIC)) as box:
         interfaces = (await sh(box, "sed -e 1,2d -e 's/:.*//' -e 's/ //g' /proc/net/dev")).split()
-        expect([name for name in interfaces if name != "lo"], "there should be an interface besides lo, there is none")
+        proxy = await sh(box, 'printf %s "$http_proxy"')
+        expect(proxy or [name for name in interfaces if name != "lo"], "there is neither a proxy nor an interface")
+        if await _has_bash(box):
+            for host in (own, "169.254.169.254:80"):
+                expect(" 200 " not in await _get(box, host), f"{host} is not public, but it answered")
+        expect_equal(heard, [], "requests this machine's own server heard")

@@ -14,6 +14,7 @@ from forkyard.sandbox.local.inside import wire
 
 REPLY_LIMIT = 64 << 10
 REPLY_TIMEOUT = 60.0
+TEXT_LIMIT = 4000
 
 Reply = tuple[dict[str, Any], list[int]]
 
@@ -39,7 +40,8 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._fds: deque[int] = deque()
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting: dict[int, tuple[str, asyncio.Future[Reply]]] = {}
+        self._forgotten: dict[int, str] = {}  # requests whose answers will be thrown away
         self._next = 0
         self._sending = asyncio.Lock()
         self._on_end = on_end
@@ -70,7 +72,7 @@ class Channel:
     async def post(self, request: int, op: str, fds: list[int], **fields: Any) -> asyncio.Future[Reply]:
         """Send one request; its answer comes to the returned future. `forget` it when nobody waits any more."""
         answer: asyncio.Future[Reply] = self._loop.create_future()
-        self._waiting[request] = answer
+        self._waiting[request] = op, answer
         try:
             await self.send({"op": op, "id": request, **fields}, fds)
         except BaseException:
@@ -80,7 +82,8 @@ class Channel:
 
     def forget(self, request: int) -> None:
         """Nobody waits for the answer to this request any more."""
-        self._waiting.pop(request, None)
+        if waiting := self._waiting.pop(request, None):
+            self._forgotten[request] = waiting[0]
 
     async def send(self, message: dict[str, Any], fds: list[int]) -> None:
         """Send one message and wait for no answer."""
@@ -125,23 +128,35 @@ class Channel:
         try:
             for message in wire.split(self._buffer, REPLY_LIMIT):
                 self._dispatch(message)
-        except (ValueError, KeyError, TypeError, IndexError) as err:
-            self.end(f"it sent nonsense ({type(err).__name__}: {err})")
+            if len(self._fds) > wire.MAX_FDS:  # an answer that is still under way has no more
+                raise ValueError("descriptors that belong to no answer")
+        except ValueError as err:
+            self.end(f"it sent nonsense ({str(err)[:TEXT_LIMIT]})")
 
     def _dispatch(self, message: dict[str, Any]) -> None:
-        request = int(message["id"])
-        if not isinstance(message["event"], str):
-            raise TypeError("an event that is not text")
-        fds = [self._fds.popleft() for _ in range(int(message.get("fds", 0)))]
+        request: Any = message.get("id")
         if request == 0:  # it never got to serve
-            self.end(f"it could not be prepared: {message.get('message')}")
+            self.end(f"it could not be prepared: {str(message.get('message'))[:TEXT_LIMIT]}")
             return
-        answer = self._waiting.pop(request, None)
-        if answer is not None and not answer.done():
-            answer.set_result((message, fds))
+        count = wire.answer_to(self._asked(request), message)
+        if count > len(self._fds):
+            raise ValueError("an answer without its descriptors")
+        fds = [self._fds.popleft() for _ in range(count)]
+        self._forgotten.pop(request, None)
+        if (waiting := self._waiting.pop(request, None)) and not waiting[1].done():
+            waiting[1].set_result((message, fds))
             return
         for fd in fds:  # nobody waits for it any more
             os.close(fd)
+
+    def _asked(self, request: Any) -> str:
+        """What was asked under this id; ValueError when nothing was, or when it was answered before."""
+        if type(request) is int:
+            if waiting := self._waiting.get(request):
+                return waiting[0]
+            if op := self._forgotten.get(request):
+                return op
+        raise ValueError("an answer to nothing that was asked")
 
     def end(self, why: str) -> None:
         """The sandbox is gone: close the socket and fail everyone who waits."""
@@ -153,7 +168,7 @@ class Channel:
         self._sock.close()
         for fd in self._fds:
             os.close(fd)
-        for future in self._waiting.values():
+        for _, future in self._waiting.values():
             if not future.done():
                 future.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
                 future.exception()  # seen: whoever still waits gets it, and nobody has to
@@ -166,7 +181,7 @@ def checked(reply: Reply) -> Reply:
     message, _ = reply
     if message["event"] != "failed":
         return reply
-    number, text, path = message.get("errno"), str(message.get("message")), message.get("path")
+    number, text, path = message.get("errno"), str(message.get("message"))[:TEXT_LIMIT], message.get("path")
     if isinstance(number, int):
         kind = CwdError if message.get("what") == "cwd" else OSError
         raise kind(number, text, path if isinstance(path, str) else None)

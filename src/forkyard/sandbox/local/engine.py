@@ -18,8 +18,10 @@ from typing import Any
 
 from forkyard.errors import ConfigError, EngineLost, SandboxError
 from forkyard.sandbox.local.cgroups import Group, Groups
+from forkyard.sandbox.local.diskwatch import DiskWatch
 from forkyard.sandbox.local.inside import wire
 from forkyard.sandbox.local.live import Live
+from forkyard.values import MIB
 
 GUEST_USERS = 65536
 GUEST_BASE = 1_500_000_000  # first host id of the 65536 a root-started engine gives to its sandboxes
@@ -27,9 +29,10 @@ BLANKS = 4  # processes kept ready: what a fork has to wait for is then its disk
 ASKED_AT_ONCE = 16
 FILL_DELAY = 0.01
 PURGE_DELAY = 0.2
-_BOOT = (
-    "import sys, json; sys.path.insert(0, sys.argv[3]); from inside import spawner; "
-    "spawner.main(int(sys.argv[1]), json.loads(sys.argv[2]))"
+ERRAND_LIMIT = 64 * MIB
+PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[2]); from inside import spawner; control = int(sys.argv[1]); "
+    "spawner.main(control, spawner.configuration(control))"
 )
 
 
@@ -101,7 +104,7 @@ class Engine:
         asyncio.get_running_loop().add_reader(control.fileno(), self._readable)
 
     @classmethod
-    async def start(cls, store: Path, ids: IdMap, groups: Groups) -> Engine:
+    async def start(cls, store: Path, ids: IdMap, groups: Groups, program: str = PROGRAM) -> Engine:
         """Start the spawner over a store directory. ConfigError says why this machine does not allow it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = {
@@ -114,13 +117,14 @@ class Engine:
         }
         here = str(Path(__file__).parent)
         process = subprocess.Popen(  # noqa: ASYNC220 - a few milliseconds, once
-            [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), json.dumps(config), here],
+            [sys.executable, "-I", "-S", "-c", program, str(theirs.fileno()), here],
             pass_fds=[theirs.fileno()],
             env={},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C at the terminal is for the user's process alone
         )
         theirs.close()
+        ours.send(json.dumps(config).encode())
         answer = await asyncio.to_thread(_first_answer, ours)
         if answer is None or "error" in answer:
             ours.close()
@@ -179,8 +183,7 @@ class Engine:
             async with self._asking:
                 self._expected.append(expected)
                 with group.entrances() as entrances:
-                    request = json.dumps({"op": "spawn", "unified": group.unified}).encode()
-                    self._control.sendmsg([request], wire.ancillary([theirs.fileno(), *entrances]))
+                    self._control.sendmsg([b'{"op": "spawn"}'], wire.ancillary([theirs.fileno(), *entrances]))
                 answer, fds = await expected
         except OSError as err:
             ours.close()
@@ -199,6 +202,10 @@ class Engine:
             ours.close()
             raise EngineLost(f"the kernel refused a new sandbox: {answer['error']}")
         return Live(int(answer["pid"]), fds[0], ours, group)
+
+    def start_disk_watch(self) -> DiskWatch:
+        """A watcher of disks; it lives until it is closed, also when the spawner dies."""
+        return DiskWatch.start(self._control)
 
     def _readable(self) -> None:
         """Answers come in the order of the requests; several may be under way, since the spawner takes its time."""
@@ -220,6 +227,31 @@ class Engine:
             expected = self._expected.popleft()
             expected.set_exception(EngineLost("the engine's spawner is gone"))
             expected.exception()  # seen: whoever waits gets it
+
+    async def errand(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Have a child of the spawner work on disks (see `inside/errands.py`). SandboxError says why it could not.
+
+        A caller that is cancelled leaves only after the child has ended.
+        """
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            try:
+                self._control.sendmsg([json.dumps({"op": op, **fields}).encode()], wire.ancillary([theirs.fileno()]))
+            except OSError as err:
+                raise EngineLost("the engine's spawner is gone") from err
+            theirs.close()
+            answering = asyncio.ensure_future(_last_answer(ours))
+            try:
+                answer = await asyncio.shield(answering)
+            except asyncio.CancelledError:
+                ours.shutdown(socket.SHUT_WR)
+                await asyncio.wait([answering])
+                answering.exception()
+                raise
+        if "error" in answer:
+            raise SandboxError(str(answer["error"]))
+        return answer
 
     def purge(self) -> None:
         """Have the store's trash emptied in the background, soon: what is closed together is deleted together."""
@@ -246,6 +278,20 @@ class Engine:
         await asyncio.to_thread(self._process.wait)
 
 
+async def _last_answer(sock: socket.socket) -> dict[str, Any]:
+    """Everything that comes before the end of the file."""
+    loop = asyncio.get_running_loop()
+    received = bytearray()
+    while piece := await loop.sock_recv(sock, 1 << 18):
+        received += piece
+        if len(received) > ERRAND_LIMIT:
+            raise SandboxError(f"the answer is over the limit of {ERRAND_LIMIT} bytes")
+    if not received:
+        raise SandboxError("the work on its disk was ended")
+    answer: dict[str, Any] = json.loads(received)
+    return answer
+
+
 def _first_answer(control: socket.socket) -> dict[str, Any] | None:
     data = control.recv(1 << 16)
     control.setblocking(False)
@@ -260,4 +306,4 @@ def _cannot_start(answer: dict[str, Any] | None) -> str:
         hint = "; AppArmor restricts them here: run as root, or set kernel.apparmor_restrict_unprivileged_userns=0"
     elif answer and answer.get("errno") in (1, 13, 28):
         hint = "; allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone) or run as root"
-    return f"the local provider cannot start here: it needs Linux user namespaces ({said}){hint}"
+    return f"the local provider cannot start here: it needs Linux user namespaces ({said}){hint}; see `forkyard doctor`"

@@ -6,13 +6,16 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox.local.cgroups import Group
 from forkyard.sandbox.local.channel import Channel
 from forkyard.sandbox.local.commands import Commands
+from forkyard.sandbox.local.diskwatch import DiskWatch
+from forkyard.sandbox.protocol import Limits
 
 
 class Live:
@@ -21,6 +24,9 @@ class Live:
     def __init__(self, pid: int, pidfd: int, sock: socket.socket, group: Group) -> None:
         self.pid, self.group = pid, group
         self._pidfd = pidfd
+        self._disk_kills = 0
+        self._unwatch: Callable[[], None] = lambda: None
+        self._clearing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._dead: asyncio.Future[None] = self._loop.create_future()
         self.channel = Channel(sock, self._ended)
@@ -43,6 +49,46 @@ class Live:
         except (OSError, ValueError) as err:
             raise SandboxError(f"a sandbox could not be set up: {err}") from err
 
+    async def limit_use(self, limits: Limits) -> None:
+        """Bound its processor time and memory; a thread does it, since the kernel may take a while to move PID 1."""
+        try:
+            await asyncio.to_thread(self.group.limit_use, limits, self.pid)
+        except OSError as err:
+            raise SandboxError(f"a sandbox's control groups could not be set: {err}") from err
+
+    def watch_disk(self, watch: DiskWatch, disk: str, limit_mb: int) -> None:
+        """Bound what it writes to its disk."""
+        watch.add(disk, self.pid, limit_mb, self._disk_over)
+        self._unwatch = lambda: watch.forget(disk)
+
+    def _disk_over(self, act: str) -> None:
+        self._disk_kills += 1
+        if act == "kill":
+            self._clearing = self._loop.create_task(self._clear())
+        else:
+            lost, full = "nobody watches its disk any more", "it wrote far more to its disk than it may"
+            self._give_up(lost if act == "lost" else full)
+
+    async def _clear(self) -> None:
+        with suppress(SandboxError, OSError):  # it is gone already
+            await self.channel.request("clear")
+
+    @property
+    def kills(self) -> dict[Literal["oom", "disk"], int]:
+        """How often its processes were killed for each of its limits."""
+        return {"oom": self.group.memory_kills(), "disk": self._disk_kills}
+
+    async def halt(self) -> None:
+        """Bring every process but PID 1 to a halt; SandboxError when they do not come to rest."""
+        try:
+            await self.channel.request("halt")
+        except OSError as err:
+            raise SandboxError(f"the sandbox cannot be halted: {err.strerror or err}") from err
+
+    async def go(self) -> None:
+        """Let go on what `halt` halted."""
+        await self.channel.request("go")
+
     def _ended(self) -> None:
         self.commands.close()
 
@@ -51,6 +97,7 @@ class Live:
         os.close(self._pidfd)
         self._pidfd = -1
         self.channel.end("its PID 1 ended")
+        self._unwatch()
         self.group.remove()
         if not self._dead.done():
             self._dead.set_result(None)

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.sandbox.common import default_home
+from forkyard.sandbox.findings import Finding
+from forkyard.sandbox.limits import check_limits
 from forkyard.sandbox.local import hostimage
-from forkyard.sandbox.local.cgroups import Groups, fallback, find_controllers, remove_group
-from forkyard.sandbox.local.engine import Engine, id_map
+from forkyard.sandbox.local.bounds import boot_limits, limit_features
+from forkyard.sandbox.local.box import Box
+from forkyard.sandbox.local.cgroups import Groups, find_controllers, remove_group
+from forkyard.sandbox.local.diskwatch import DiskWatch, FreeSpace
+from forkyard.sandbox.local.engine import PROGRAM, Engine, id_map
+from forkyard.sandbox.local.examine import examine, shifted_usr
+from forkyard.sandbox.local.flatten import DEPTH, flatten
 from forkyard.sandbox.local.live import Live
 from forkyard.sandbox.local.sandbox import LocalSandbox
-from forkyard.sandbox.local.store import Box, Store
-from forkyard.sandbox.protocol import Feature, ImageConfig, ImageInfo, Limits, Sandbox, SandboxInfo, SandboxSpec
+from forkyard.sandbox.local.store import Store
+from forkyard.sandbox.local.usage import Usage, disks_of, shares
+from forkyard.sandbox.protocol import Change, Feature, ImageConfig, ImageInfo, Limits, Sandbox, SandboxInfo, SandboxSpec
 from forkyard.values import new_id
 
 SCRATCH = "scratch"
@@ -35,15 +46,19 @@ class LocalProvider:
         self._ids = id_map()
         self.many_users = self._ids.mode == "range"
         self._controllers = find_controllers()
+        self._program = PROGRAM
         self._store: Store | None = None
         self._engine: Engine | None = None
         self._groups: Groups | None = None
+        self._disk_watch: DiskWatch | None = None
+        self._free_space = FreeSpace(self._home)
         self._starting = asyncio.Lock()
         self._making_host = asyncio.Lock()
+        self._flattening = asyncio.Lock()
         self._host_name: str | None = None
         self._open: set[LocalSandbox] = set()
 
-    async def __aenter__(self) -> LocalProvider:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -57,17 +72,27 @@ class LocalProvider:
         kept = {
             Feature.ISOLATED,
             Feature.NO_NETWORK,
+            Feature.ALLOWLIST,
+            Feature.PUBLIC_NETWORK,
+            Feature.LIVE_NETWORK,
             Feature.LISTEN,
+            Feature.CONNECT,
             Feature.IMAGES,
             Feature.FORK,
+            Feature.FORK_RUNNING,
+            Feature.PAUSE,
+            Feature.CHANGES,
         }
         if self.many_users:
             kept.add(Feature.USERS)
-        if self._controllers.pids or fallback(Limits())[1]:
-            kept.add(Feature.LIMIT_PIDS)
-        if self._controllers.memory:
-            kept.add(Feature.LIMIT_MEMORY)
-        return frozenset(kept)
+        return frozenset(kept | limit_features(self._controllers))
+
+    async def findings(self) -> list[Finding]:
+        """What `forkyard doctor` says of this machine."""
+        found = await examine(self, self._home, self.many_users, self._controllers)
+        if os.getuid() == 0 and self._engine is not None:
+            found.append(shifted_usr(self._engine.shifted_usr))
+        return found
 
     @property
     def store(self) -> Store:
@@ -83,13 +108,12 @@ class LocalProvider:
                 self._engine = None
             if self._engine is None:
                 self._groups = self._groups or Groups(self._controllers, self.store.engine)
-                self._engine = await Engine.start(self.store.home, self._ids, self._groups)
+                self._engine = await Engine.start(self.store.home, self._ids, self._groups, self._program)
             return self._engine
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A running sandbox from an image (see the protocol)."""
-        if spec.network != "none":
-            raise ConfigError(f"the local provider has no network {spec.network!r} yet: only 'none'")
+        check_limits(self.name, spec.limits, self.features)
         source = await self._image(spec.image)
         config = replace(
             source.config,
@@ -97,12 +121,25 @@ class LocalProvider:
             workdir=spec.workdir or source.config.workdir or "/",
             user=source.config.user if spec.user is None else spec.user,
         )
-        return await self.launch(source, spec.name, config, spec.limits)
+        sandbox = await self.launch(source, spec.name, config, spec.limits)
+        return await sandbox.on_network(spec.network)
 
-    async def launch(self, source: Box, name: str | None, config: ImageConfig, limits: Limits) -> LocalSandbox:
-        """A running sandbox on the disks of an image or a stopped sandbox."""
-        box = self.store.add_running(source, new_id(), name, config)
+    async def launch(
+        self, source: Box, name: str | None, config: ImageConfig, limits: Limits, *, copy: bool = False
+    ) -> LocalSandbox:
+        """A running sandbox on the disks of an image or a stopped sandbox.
+
+        With `copy` the source is a sandbox that has a disk of its own now, which nobody writes to: a copy comes on top.
+        """
+        if not copy:
+            source = await self.shallow(source)
+        box = self.store.add_running(source, new_id(), name, config, snapshot=copy)
         try:
+            if copy:
+                await (await self._running_engine()).errand(
+                    "merge", disks=[source.disk], base=None, host=source.host, to=box.stack[0]
+                )
+                box = await self.shallow(box)
             live = await self.boot(box, limits)
         except BaseException:
             self.store.remove(box)
@@ -111,26 +148,58 @@ class LocalProvider:
         self._open.add(sandbox)
         return sandbox
 
+    async def shallow(self, box: Box) -> Box:
+        """The same box, which does not run yet, on no more disks than are good for it."""
+        if len(box.stack) <= DEPTH:
+            return box
+        async with self._flattening:
+            now = self.store.get(box.id)
+            return await flatten(self.store, await self._running_engine(), now) if len(now.stack) > DEPTH else now
+
     async def boot(self, box: Box, limits: Limits) -> Live:
         """Bring up PID 1 of a box whose row says "running"."""
-        live = await (await self._running_engine()).take()
+        engine = await self._running_engine()
+        self._free_space.check()
+        live = await engine.take()
         try:
-            live.group.limit(limits)
-            rlimits, sysctls = fallback(limits) if not self._controllers.pids else ({}, {})
+            live.group.limit_pids(limits)
+            if limits.cpus is not None or limits.memory_mb is not None:
+                await live.limit_use(limits)
             await live.boot(
                 {
                     "disk": box.disk,
                     "stack": list(box.stack),
                     "host": box.host,
                     "hostname": box.id[:12],
-                    "rlimits": rlimits,
-                    "sysctls": sysctls,
+                    **boot_limits(limits, self._controllers),
                 }
             )
+            if limits.disk_mb is not None and box.disk is not None:
+                live.watch_disk(self._watch(engine), box.disk, limits.disk_mb)
         except BaseException:
             await live.kill("it could not be set up")
             raise
         return live
+
+    def _watch(self, engine: Engine) -> DiskWatch:
+        if self._disk_watch is None or not self._disk_watch.alive:
+            self._disk_watch = engine.start_disk_watch()
+        return self._disk_watch
+
+    async def find_changes(self, box: Box) -> list[Change]:
+        """What the disks a sandbox wrote change of those it started from."""
+        written = [*([box.disk] if box.disk else []), *box.stack[: box.own]]
+        answer = await (await self._running_engine()).errand(
+            "changes", disks=written, base=list(box.stack[box.own :]), host=box.host
+        )
+        return [Change(path, kind, regular) for path, kind, regular in answer["changes"]]
+
+    async def usage(self) -> list[Usage]:
+        """The room each sandbox and image takes on disk: of its own, and shared with others."""
+        boxes = [*self.store.all("sandbox"), *self.store.all("image")]
+        disks = sorted({disk for box in boxes for disk in disks_of(box)})
+        answer = await (await self._running_engine()).errand("measure", disks=disks)
+        return shares(boxes, answer["bytes"])
 
     def forget(self, sandbox: LocalSandbox) -> None:
         """Called by a sandbox that has ended: drop its row and its disk."""
@@ -146,6 +215,7 @@ class LocalProvider:
             raise ConfigError(f"there is no sandbox {id_or_name!r}; `forkyard sandbox ls` lists them")
         if box.state != "stopped":
             raise ConfigError(f"sandbox {id_or_name!r} is running in another process")
+        self.store.touch(box)
         sandbox = LocalSandbox(self, box, Limits(), None)
         self._open.add(sandbox)
         return sandbox
@@ -173,6 +243,7 @@ class LocalProvider:
             raise SandboxError(f"sandbox {sandbox.id[:12]} must be stopped before it becomes the image {name!r}")
         if name == SCRATCH:
             raise ConfigError(f"{name!r} is not a name an image can have")
+        await asyncio.to_thread(self.store.settle)
         return self.store.put_image(name, sandbox.box, config).image_info
 
     async def remove_image(self, name: str) -> None:
@@ -183,6 +254,13 @@ class LocalProvider:
         self.store.remove(box)
         if self._engine is not None:
             self._engine.purge()
+
+    async def prune_images(self, prefix: str) -> list[str]:
+        """Forget the images of a prefix that nothing else stands on."""
+        names = self.store.prune_images(prefix)
+        if names and self._engine is not None:
+            self._engine.purge()
+        return names
 
     async def _image(self, name: str) -> Box:
         if name == SCRATCH:
@@ -217,16 +295,26 @@ class LocalProvider:
         try:
             await sandbox.push(archive)
             await sandbox.stop()
+            await asyncio.to_thread(self.store.settle)
             self.store.put_image(name, replace(sandbox.box, host=True), hostimage.config())
         finally:
             await sandbox.close()
+
+    async def sweep_unused(self, older_than: float) -> list[str]:
+        """Remove stopped named sandboxes that nobody stopped or opened for so many seconds; one sentence for each.
+
+        Never a running one or one with a running fork, never an image.
+        """
+        unused = self.store.remove_unused(time.time() - older_than)
+        (await self._running_engine()).purge()
+        return [f"sandbox {box.name}: last used {_days(time.time() - box.used)} ago" for box in unused]
 
     async def sweep(self) -> list[str]:
         """Remove what dead owners left behind (see the protocol)."""
         done = []
         for box in self.store.abandoned():
             self.store.remove(box)
-            done.append(f"sandbox {box.name or box.id}: its owner is gone")
+            done.append(f"{box.kind} {box.name or box.id}: its owner is gone")
         for engine in self.store.dead_engines():
             groups = [group for parent in self._controllers.parents for group in parent.glob(f"{engine}-*")]
             removed = sorted({group.name for group in groups if remove_group(group)})
@@ -243,9 +331,16 @@ class LocalProvider:
                 with suppress(SandboxError):
                     await sandbox.close()
         self._open.clear()
+        if self._disk_watch is not None:
+            self._disk_watch.close()
+            self._disk_watch = None
         if self._engine is not None:
             await self._engine.close()
             self._engine = None
         if self._store is not None:
             self._store.close()
             self._store = self._groups = None
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:.1f} days"

@@ -8,80 +8,33 @@
     empty/             the lowest layer of what has no other
 
 A disk is written by one live sandbox; stopping seals it, and from then on it is a layer, never written again. A
-sandbox or image is a stack of sealed disks, topmost first. A disk no row refers to is deleted.
+sandbox or image is a stack of sealed disks, topmost first. A disk no row refers to is deleted; one that is being made
+to take the place of others has a row of its own, a draft.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
-import json
 import os
 import secrets
 import sqlite3
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.sandbox.local.box import SCHEMA, SELECT, Box, as_row, from_row
 from forkyard.sandbox.local.engine import IdMap
-from forkyard.sandbox.protocol import ImageConfig, ImageInfo, SandboxInfo
+from forkyard.sandbox.protocol import ImageConfig
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS boxes (
-    id TEXT PRIMARY KEY,
-    kind TEXT NOT NULL,           -- sandbox or image
-    name TEXT,
-    state TEXT NOT NULL,          -- running or stopped
-    image TEXT NOT NULL,
-    parent TEXT,
-    created REAL NOT NULL,
-    engine TEXT,                  -- whose process owns it while it runs
-    disk TEXT,                    -- the disk being written, while it runs
-    host INTEGER NOT NULL,        -- 1 when /usr is the machine's own
-    config TEXT NOT NULL
-);
-CREATE UNIQUE INDEX IF NOT EXISTS names ON boxes (kind, name) WHERE name IS NOT NULL;
-CREATE TABLE IF NOT EXISTS stack (
-    box TEXT NOT NULL REFERENCES boxes (id) ON DELETE CASCADE,
-    position INTEGER NOT NULL,
-    disk TEXT NOT NULL,
-    PRIMARY KEY (box, position)
-);
-CREATE INDEX IF NOT EXISTS disks ON stack (disk);
-"""
 _VERSION = "1"
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """One row: a sandbox or an image, with the sealed disks it stands on, topmost first."""
-
-    id: str
-    kind: str
-    name: str | None
-    state: str
-    image: str
-    parent: str | None
-    created: float
-    engine: str | None
-    disk: str | None
-    host: bool
-    config: ImageConfig
-    stack: tuple[str, ...]
-
-    @property
-    def info(self) -> SandboxInfo:
-        """The row as a listing shows it."""
-        return SandboxInfo(self.id, self.name, self.state, self.image, self.parent, self.created)
-
-    @property
-    def image_info(self) -> ImageInfo:
-        """The row as a listing of images shows it."""
-        return ImageInfo(self.name or self.id, self.config, self.created)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _ask_for_roomy_directories(path: Path) -> None:
@@ -115,8 +68,9 @@ class Store:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.executescript(_SCHEMA)
+        self._db.executescript(SCHEMA)
         self._check_settings(ids)
+        self._doomed: list[str] = []
         self.engine = secrets.token_hex(8)
         # Locked under another name first: a file of that name without a lock is a dead engine's.
         unlocked = self.home / "engines" / f".{self.engine}"
@@ -160,8 +114,16 @@ class Store:
                 )
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, durable: bool = False) -> Iterator[None]:
+        """All of the body or nothing of it; `durable` outlives a power cut. Disks go to the trash after it.
+
+        Killed in between, a disk is one that no row refers to. The other way round a row would refer to none.
+        """
+        doomed: list[str] = []
+        self._doomed = doomed
         try:
+            if durable:
+                self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -170,12 +132,23 @@ class Store:
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+            if durable:
+                self._db.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as err:
             raise SandboxError(f"FORKYARD_HOME {self.home} cannot be written: {err}") from err
+        for path in doomed:
+            with suppress(FileNotFoundError):  # it never came to a mount
+                (self.home / "disks" / path).rename(self.home / "trash" / secrets.token_hex(8))
 
-    def add_running(self, source: Box, box_id: str, name: str | None, config: ImageConfig) -> Box:
-        """A new running sandbox on the disks of `source`, which must still exist. ConfigError: the name is taken."""
+    def add_running(
+        self, source: Box, box_id: str, name: str | None, config: ImageConfig, *, snapshot: bool = False
+    ) -> Box:
+        """A new running sandbox on the disks of `source`, which must still exist. ConfigError: the name is taken.
+
+        With `snapshot` there is one more disk over them, for somebody to make.
+        """
         parent = source.id if source.kind == "sandbox" else None
+        top = (new_disk_id(),) if snapshot else ()
         box = Box(
             id=box_id,
             kind="sandbox",
@@ -188,16 +161,23 @@ class Store:
             disk=new_disk_id(),
             host=source.host,
             config=config,
-            stack=source.stack,
+            stack=(*top, *source.stack),
         )
         with self._transaction():
-            if source.id and not self._db.execute("SELECT 1 FROM boxes WHERE id = ?", (source.id,)).fetchone():
-                raise ConfigError(f"{source.kind} {source.name or source.id} was removed meanwhile")
+            if source.id:
+                box = replace(box, stack=(*top, *self._current(source)))
             self._insert(box)
         return box
 
+    def _current(self, source: Box) -> tuple[str, ...]:
+        """The disks a box stands on now: somebody may have put one in the place of many."""
+        stack = self._stack(source.id)
+        if not stack and not self._db.execute("SELECT 1 FROM boxes WHERE id = ?", (source.id,)).fetchone():
+            raise ConfigError(f"{source.kind} {source.name or source.id} was removed meanwhile")
+        return stack
+
     def put_image(self, name: str, source: Box, config: ImageConfig) -> Box:
-        """An image on the disks of a stopped sandbox; one of the same name is replaced."""
+        """An image on the disks of a stopped sandbox, which are settled; one of the same name is replaced."""
         box = Box(
             id=secrets.token_hex(16),
             kind="image",
@@ -212,7 +192,8 @@ class Store:
             config=config,
             stack=source.stack,
         )
-        with self._transaction():
+        with self._transaction(durable=True):
+            box = replace(box, stack=self._current(source))
             old = self.find("image", name)
             if old:
                 self._delete(old)
@@ -220,12 +201,8 @@ class Store:
         return box
 
     def _insert(self, box: Box) -> None:
-        row = (box.id, box.kind, box.name, box.state, box.image, box.parent, box.created, box.engine, box.disk)
         try:
-            self._db.execute(
-                "INSERT INTO boxes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, int(box.host), json.dumps(asdict(box.config))),
-            )
+            self._db.execute("INSERT INTO boxes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", as_row(box))
         except sqlite3.IntegrityError:
             raise ConfigError(f"there is a {box.kind} named {box.name!r} already") from None
         self._put_stack(box.id, box.stack)
@@ -234,18 +211,81 @@ class Store:
         rows = [(box, position, disk) for position, disk in enumerate(disks)]
         self._db.executemany("INSERT INTO stack VALUES (?, ?, ?)", rows)
 
+    def settle(self) -> None:
+        """Have everything written to disks reach the medium: they are written without care for a power cut.
+
+        To be done before a row says that something with a name stands on them. It may take seconds, in any thread.
+        """
+        fd = os.open(self.home / "disks", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(fd) != 0:
+                number = ctypes.get_errno()
+                raise SandboxError(f"FORKYARD_HOME {self.home} cannot be written: {os.strerror(number)}")
+        finally:
+            os.close(fd)
+
     def set_stopped(self, box: Box) -> Box:
-        """The disk a sandbox wrote becomes the topmost of its stack."""
+        """The disk a sandbox wrote becomes the topmost of its stack. If it has a name, its disk has to be settled."""
         assert box.disk is not None
-        with self._transaction():
+        with self._transaction(durable=box.name is not None):
             owner = None if box.name else self.engine  # nobody else could ask for a nameless one: it goes with us
             self._db.execute(
                 "UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ?", (owner, box.id)
             )
             self._db.execute("DELETE FROM stack WHERE box = ?", (box.id,))
             self._put_stack(box.id, (box.disk, *box.stack))
+            self._db.execute(
+                "INSERT INTO history VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET own = own + 1, used = excluded.used",
+                (box.id, time.time()),
+            )
             for work in ("w", "usrw"):  # of no use to a sealed disk, and in it are directories nobody may enter
                 self._trash(f"{box.disk}/{work}")
+        return self.get(box.id)
+
+    def touch(self, box: Box) -> None:
+        """Note that a sandbox was used now."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO history VALUES (?, 0, ?) ON CONFLICT DO UPDATE SET used = excluded.used",
+                (box.id, time.time()),
+            )
+
+    def remove_unused(self, since: float) -> list[Box]:
+        """Forget the stopped sandboxes with a name that were last used before `since` and have no running fork."""
+        with self._transaction():
+            parents = {parent for (parent,) in self._db.execute("SELECT parent FROM boxes WHERE state = 'running'")}
+            found = [
+                box
+                for box in self.all("sandbox")
+                if box.state == "stopped" and box.name and box.used < since and box.id not in parents
+            ]
+            for box in found:
+                self._delete(box)
+        return found
+
+    def add_draft(self, of: Box) -> Box:
+        """Claim a new disk to put in the place of some `of` stands on, which are kept until the draft is removed."""
+        box = replace(of, id=secrets.token_hex(16), kind="draft", name=None, state="running", engine=self.engine)
+        box = replace(box, disk=new_disk_id(), parent=None, created=time.time())
+        with self._transaction():
+            box = replace(box, stack=self._current(of))
+            self._insert(box)
+        return box
+
+    def put_in_place(self, box: Box, draft: Box, position: int, count: int) -> Box:
+        """Let the disk of a draft stand for `count` disks of a box; nothing is done if the box changed meanwhile.
+
+        If the box has a name, the disk has to be settled. The others are kept until the draft is removed.
+        """
+        assert draft.disk is not None
+        stack = (*draft.stack[:position], draft.disk, *draft.stack[position + count :])
+        with self._transaction(durable=box.name is not None):
+            now = self._one("id = ?", box.id)
+            if now and now.stack == draft.stack and now.state == box.state:  # and nobody started it
+                self._db.execute("DELETE FROM stack WHERE box = ?", (box.id,))
+                self._put_stack(box.id, stack)
+                if position < now.own:
+                    self._db.execute("UPDATE history SET own = own - ? WHERE box = ?", (count - 1, box.id))
         return self.get(box.id)
 
     def set_running(self, box: Box) -> Box:
@@ -277,27 +317,12 @@ class Store:
         return [box for box in found if box is not None]
 
     def _one(self, where: str, *values: str) -> Box | None:
-        row = self._db.execute(f"SELECT * FROM boxes WHERE {where}", values).fetchone()
-        if row is None:
-            return None
-        stack = self._db.execute("SELECT disk FROM stack WHERE box = ? ORDER BY position", (row[0],)).fetchall()
-        saved = json.loads(row[10])
-        return Box(
-            id=row[0],
-            kind=row[1],
-            name=row[2],
-            state=row[3],
-            image=row[4],
-            parent=row[5],
-            created=row[6],
-            engine=row[7],
-            disk=row[8],
-            host=bool(row[9]),
-            config=ImageConfig(
-                saved["env"], saved["workdir"], saved["user"], tuple(saved["entrypoint"]), tuple(saved["cmd"])
-            ),
-            stack=tuple(disk for (disk,) in stack),
-        )
+        row = self._db.execute(f"{SELECT} WHERE {where}", values).fetchone()
+        return None if row is None else from_row(row, self._stack(row[0]))
+
+    def _stack(self, box_id: str) -> tuple[str, ...]:
+        rows = self._db.execute("SELECT disk FROM stack WHERE box = ? ORDER BY position", (box_id,))
+        return tuple(disk for (disk,) in rows)
 
     def remove(self, box: Box) -> None:
         """Forget a row; disks nothing else stands on go to the trash."""
@@ -305,8 +330,13 @@ class Store:
             self._delete(box)
 
     def _delete(self, box: Box) -> None:
-        disks = set(box.stack) | ({box.disk} if box.disk else set())
+        disks = {disk for (disk,) in self._db.execute("SELECT disk FROM boxes WHERE id = ?", (box.id,)) if disk}
+        disks.update(self._stack(box.id))
         self._db.execute("DELETE FROM boxes WHERE id = ?", (box.id,))
+        self._release(disks)
+
+    def _release(self, disks: Iterable[str]) -> None:
+        """Trash those of the disks that nothing refers to any more."""
         for disk in sorted(disks):
             used = self._db.execute(
                 "SELECT 1 FROM stack WHERE disk = ? UNION ALL SELECT 1 FROM boxes WHERE disk = ? LIMIT 1", (disk, disk)
@@ -316,12 +346,23 @@ class Store:
 
     def _trash(self, path: str) -> None:
         """Move a disk, or a part of one, out of the way; it is deleted in the background."""
-        with suppress(FileNotFoundError):  # it never came to a mount
-            (self.home / "disks" / path).rename(self.home / "trash" / secrets.token_hex(8))
+        self._doomed.append(path)
+
+    def prune_images(self, prefix: str) -> list[str]:
+        """Forget the images of a prefix whose topmost disk nothing but such images stands on; their names."""
+        with self._transaction():
+            kept = {box.id: box for box in self.all("image") if (box.name or "").startswith(prefix)}
+            rows = self._db.execute("SELECT box, disk FROM stack").fetchall()
+            needed = {disk for box_id, disk in rows if box_id not in kept}
+            unneeded = [box for box in kept.values() if box.stack and box.stack[0] not in needed]
+            for box in unneeded:
+                self._delete(box)
+        return [box.name or "" for box in unneeded]
 
     def abandoned(self) -> list[Box]:
-        """Sandboxes whose owner is dead."""
-        return [box for box in self.all("sandbox") if box.engine and self._dead(box.engine)]
+        """Sandboxes, and disks in the making, whose owner is dead."""
+        boxes = [*self.all("sandbox"), *self.all("draft")]
+        return [box for box in boxes if box.engine and self._dead(box.engine)]
 
     def dead_engines(self) -> list[str]:
         """Engines whose process ended without cleaning up."""

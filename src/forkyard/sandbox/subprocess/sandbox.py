@@ -18,11 +18,13 @@ from typing_extensions import Buffer
 
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox.common import check_command, path_error
-from forkyard.sandbox.local.inside import files
+from forkyard.sandbox.local.inside import archives, files, unpack
+from forkyard.sandbox.network import Network, Visit
 from forkyard.sandbox.protocol import (
     ARCHIVE_LIMIT,
     OUTPUT_LIMIT,
     READ_LIMIT,
+    Change,
     OnOutput,
     ProgramResult,
     SandboxInfo,
@@ -138,17 +140,19 @@ class SubprocessSandbox:
 
         def pull(root: int) -> bytes:
             out = _Bounded(max_bytes, path)
-            files.pull(root, self._path(path), list(exclude), out)
+            archives.pull(root, self._path(path), list(exclude), out)
             return out.getvalue()
 
         return await self._at(path, pull)
 
-    async def push(self, archive: bytes, path: str = "/") -> None:
+    async def push(self, archive: bytes, path: str = "/", *, layer: bool = False) -> None:
         """Unpack a tar archive into the directory `path`; everything in it belongs to this process's user."""
+
+        source = io.BytesIO(archive or bytes(1024))
 
         def push(root: int) -> None:
             try:
-                files.push(root, self._path(path), io.BytesIO(archive or bytes(1024)), owners=False)
+                unpack.push(root, self._path(path), source, owners=False, layer=layer)
             except (OSError, tarfile.TarError, ValueError) as err:
                 raise SandboxError(f"cannot push {path}: {err}") from err
 
@@ -158,6 +162,20 @@ class SubprocessSandbox:
         """Always SandboxError: there is no loopback of its own."""
         self._require("running")
         raise SandboxError("a subprocess sandbox has no network of its own to listen in; use a provider with `listen`")
+
+    async def connect(self, port: int) -> socket.socket:
+        """Always SandboxError, for the same reason."""
+        self._require("running")
+        raise SandboxError("a subprocess sandbox has no network of its own to reach; use a provider with `connect`")
+
+    async def set_network(self, network: Network) -> None:
+        """Always SandboxError: it has the host's network, whatever is said."""
+        raise SandboxError("a subprocess sandbox has the host's network; use a provider with `live_network`")
+
+    @property
+    def visits(self) -> tuple[Visit, ...]:
+        """None is known of."""
+        return ()
 
     async def fork(self, name: str | None = None) -> SubprocessSandbox:
         """A running copy of this stopped sandbox."""
@@ -170,6 +188,25 @@ class SubprocessSandbox:
             await asyncio.to_thread(self._store.remove, record.id)
             raise
         return self._make(record)
+
+    async def pause(self) -> None:
+        """Always SandboxError: a process that hides is not found, and would go on."""
+        self._require("running")
+        raise SandboxError("a subprocess sandbox cannot be paused; use a provider with `pause`")
+
+    async def resume(self) -> None:
+        """Nothing to do: it is never paused."""
+        self._require("running")
+
+    async def changes(self) -> list[Change]:
+        """Always SandboxError: nothing is kept of the state it started from."""
+        self._require_open()
+        raise SandboxError("a subprocess sandbox does not know what changed in it; use a provider with `changes`")
+
+    async def pristine(self) -> SubprocessSandbox:
+        """As `changes`."""
+        self._require_open()
+        raise SandboxError("a subprocess sandbox does not know what it started from; use a provider with `changes`")
 
     async def stop(self) -> None:
         """End every process that can be found; the directory becomes a template. Nothing changes when it is one."""

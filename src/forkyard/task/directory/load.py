@@ -100,7 +100,7 @@ def load_task(path: str | Path, host: Mapping[str, str] | None = None) -> Direct
         raise ConfigError(*problems)
     flaw = flaw_of(script)
     notes = notes_of(root, toml, flaw)
-    return DirectoryTask(_data(source, instruction), toml, TaskFiles(root), variables, notes, flaw)
+    return DirectoryTask(_data(source, instruction), toml, TaskFiles(root), variables, notes, flaw, lines)
 
 
 def _subdirectories(root: Path) -> list[Path]:
@@ -165,7 +165,7 @@ def _contradictions(source: _Source) -> list[str]:
 
 def _data(source: _Source, instruction: str) -> TaskData:
     toml, environment = source.toml, source.toml.environment
-    said = {} if toml.network is None else {"network_allow": () if toml.network == "no-network" else ("*",)}
+    said = {} if toml.network is None else {"network_allow": toml.hosts_of(toml.agent)}
     return TaskData(
         id=source.root.resolve().name,
         name=toml.task.name if toml.task else source.root.resolve().name,

@@ -11,10 +11,14 @@ def flaw_of(script: bytes) -> str | None:
     """What keeps a script from being executed by itself, as far as its first line tells."""
     first = script.split(b"\n", 1)[0]
     if first.startswith(b"#!"):
-        return "its first line ends in CR LF, so the interpreter is not found" if first.endswith(b"\r") else None
+        return (
+            "its first line ends in CR LF, so the interpreter is not found: save it with LF"
+            if first.endswith(b"\r")
+            else None
+        )
     if script.startswith(b"\x7fELF"):
         return None
-    return "it has no #! line, so nothing says which interpreter runs it"
+    return "it has no #! line, so nothing says which interpreter runs it: begin it with #!/bin/bash"
 
 
 def notes_of(root: Path, toml: TaskToml, flaw: str | None) -> tuple[str, ...]:
@@ -30,10 +34,6 @@ def notes_of(root: Path, toml: TaskToml, flaw: str | None) -> tuple[str, ...]:
             notes.append(f"environment.{old} is an older spelling; write environment.{new}")
     if environment.skills_dir is not None:
         notes.append("environment.skills_dir is not handed to the agent by this version")
-    if environment.megabytes_of_storage is not None:
-        notes.append("environment.storage_mb is read, but no limit on disk space is enforced by this version")
-    if environment.cpus is not None:
-        notes.append("environment.cpus is read, but no limit on processors is enforced by this version")
     if toml.artifacts:
         notes.append("artifacts are not collected by this version: what /logs holds is kept, /logs/artifacts included")
     return (*notes, *_clashes(toml.artifacts))

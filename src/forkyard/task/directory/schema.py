@@ -28,6 +28,7 @@ from forkyard.task.directory.fields import (
 
 DEFAULT_AGENT_TIMEOUT = 3600.0
 DEFAULT_SCHEMA = "1.4"
+_SCHEMAS = re.compile(r"1(?:\.[0-4](?:\.\d+)?)?")  # those that 1.4 can be read as
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
 Item = TypeVar("Item")
@@ -255,6 +256,18 @@ class TaskToml(Table):
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     multi_step_reward_mode: Any = None  # before 1.3; dropped
 
+    @field_validator("schema_version", "version")
+    @classmethod
+    def _readable(cls, value: str | None, info: ValidationInfo) -> str | None:
+        decided = info.field_name == "version" and info.data.get("schema_version") is not None
+        if value is not None and not decided and not _SCHEMAS.fullmatch(value):
+            raise ValueError(
+                f"is no version of the task format that is read here, which are 1.0 to {DEFAULT_SCHEMA}: "
+                f'write schema_version = "{DEFAULT_SCHEMA}" if the file keeps to it (a version of the task itself is '
+                "task.version)"
+            )
+        return value
+
     @property
     def schema_name(self) -> str:
         """`schema_version`, or the older `version`, or the newest known."""
@@ -280,3 +293,9 @@ class TaskToml(Table):
         """What the agent may reach; None when nothing in the file says."""
         said = self.baseline or self.agent.network_mode or self.verifier.network_mode
         return self.networks[0] if said else None
+
+    def hosts_of(self, phase: Networked) -> tuple[str, ...]:
+        """The hosts that may be reached while a table's phase lasts; "*" is all of them."""
+        table = phase if phase.network_mode else self.environment
+        mode = phase.network_mode or self.baseline or "public"
+        return {"no-network": (), "public": ("*",), "allowlist": table.allowed_hosts or ()}[mode]

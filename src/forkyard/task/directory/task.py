@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from forkyard.errors import SandboxError
-from forkyard.sandbox import Feature, Sandbox
+from forkyard.sandbox import Feature, Network, Sandbox
 from forkyard.secrets import Secrets
 from forkyard.task.data import TaskData
 from forkyard.task.directory.files import TaskFiles
 from forkyard.task.directory.healthcheck import wait_until_healthy
+from forkyard.task.directory.lines import Path as Key
+from forkyard.task.directory.places import written_at
 from forkyard.task.directory.reward import Verdict
-from forkyard.task.directory.schema import TaskToml
+from forkyard.task.directory.schema import Networked, TaskToml
 from forkyard.task.directory.variables import Variables
 from forkyard.task.directory.verifier import NOTHING, ROOT, SYSTEM_PATH, TestRun, facts_of, stage, verify
 from forkyard.task.task import Task
@@ -42,12 +45,14 @@ class DirectoryTask(Task[TaskData]):
         variables: Variables,
         notes: tuple[str, ...] = (),
         flaw: str | None = None,
+        lines: Mapping[Key, int] = MappingProxyType({}),
     ) -> None:
         super().__init__(data)
         self.toml = toml
         self.files = files
         self._variables = variables
         self._notes = notes
+        self._lines = lines  # of the keys of task.toml
         self._flaw = flaw  # what is wrong with the first line of tests/test.sh
 
     @property
@@ -59,6 +64,10 @@ class DirectoryTask(Task[TaskData]):
     def digest(self) -> str:
         """The format's digest of the directory."""
         return self.files.digest
+
+    def where(self, field: str) -> str:
+        """The file, line and key that the field was read from."""
+        return written_at(field, self.files.root, self.toml, self._lines)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,6 +90,22 @@ class DirectoryTask(Task[TaskData]):
         """As for any task, and users when the verifier has its own."""
         own_user = self.toml.verifier.user not in (None, "root", "0")
         return super().needs | ({Feature.USERS} if own_user else set())
+
+    @property
+    def setup_network(self) -> Network | None:
+        """`[environment]`'s, where `[agent]` says another."""
+        return self._network_in(self.toml.environment)
+
+    @property
+    def verifier_network(self) -> Network | None:
+        """`[verifier]`'s, or else `[environment]`'s, where `[agent]` says another."""
+        return self._network_in(self.toml.verifier)
+
+    def _network_in(self, phase: Networked) -> Network | None:
+        if self.toml.network is None:
+            return None
+        network = TaskData(network_allow=self.toml.hosts_of(phase)).network
+        return None if network == self.network else network
 
     @property
     def solution(self) -> Path | None:

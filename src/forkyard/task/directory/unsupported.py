@@ -21,26 +21,13 @@ class _Key:
     feature: str
 
 
-def _differ(toml: TaskToml) -> bool:
-    """Whether the verifier is to reach other hosts than the agent whose sandbox it shares."""
-    agent, verifier = toml.networks
-    return toml.verifier.mode == "shared" and agent != verifier
-
-
 _SEPARATE = "a separate verifier sandbox"
-_PER_PHASE = "another network than the verifier or the agent has"
-_ALLOWLIST = "a network allowlist"
 
 KEYS = (
     _Key("steps", lambda toml: bool(toml.steps), "several steps"),
     _Key("verifier.environment_mode", lambda toml: toml.verifier.environment_mode == "separate", _SEPARATE),
     _Key("verifier.environment", lambda toml: toml.verifier.separate_by_environment, _SEPARATE),
     _Key("verifier.collect", lambda toml: bool(toml.verifier.collect), "collect hooks"),
-    _Key("agent.network_mode", lambda toml: _differ(toml) and toml.agent.network_mode is not None, _PER_PHASE),
-    _Key("verifier.network_mode", lambda toml: _differ(toml) and toml.agent.network_mode is None, _PER_PHASE),
-    _Key("environment.network_mode", lambda toml: toml.baseline == "allowlist", _ALLOWLIST),
-    _Key("agent.network_mode", lambda toml: toml.agent.network_mode == "allowlist", _ALLOWLIST),
-    _Key("verifier.network_mode", lambda toml: toml.verifier.network_mode == "allowlist", _ALLOWLIST),
     _Key("environment.gpus", lambda toml: bool(toml.environment.gpus), "GPUs"),
     _Key("environment.tpu", lambda toml: toml.environment.tpu is not None, "TPUs"),
     _Key("environment.os", lambda toml: toml.environment.os == "windows", "Windows"),

@@ -102,6 +102,7 @@ def facts_of(verdict: Verdict, result: ProgramResult | None = None, secrets: Sec
     return {
         "exit_code": result.exit_code if result else None,
         "timed_out": result.timed_out if result else False,
+        "ended_by": result.ended_by if result else None,
         "code": verdict.code,
         "reason": verdict.reason,
         "output_tail": tail(printable(secrets.hide(result.stdout + result.stderr)), TAIL) if result else "",
@@ -192,4 +193,6 @@ def _undecided(trouble: str) -> Verdict:
 def _ending(result: ProgramResult) -> str:
     if result.timed_out:
         return "timed out"
+    if result.ended_by:
+        return {"oom": "the sandbox's memory was full", "disk": "the sandbox's disk was full"}[result.ended_by]
     return f"ended by signal {result.signal}" if result.signal else f"exit code {result.exit_code}"

@@ -12,7 +12,7 @@ _X86 = platform.machine() == "x86_64"
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
-_CLONE_PIDFD, _CLONE_INTO_CGROUP = 0x1000, 0x200000000
+_CLONE_PIDFD = 0x1000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 4096, 8192, 16384, 1 << 18
@@ -26,6 +26,7 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_CLONE3, _SYS_CLOSE_RANGE, _SYS_OPENAT2 = 4
 _SYS_MOUNT_SETATTR = 442
 
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
+_ATTR_RDONLY, _ATTR_IDMAP = 0x1, 0x00100000
 _O_CLOEXEC = 0o2000000
 _TRIES = 1000
 
@@ -79,14 +80,13 @@ class _CloneArgs(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in _names.split()]
 
 
-def fork_into(flags: int, cgroup: int | None) -> tuple[int, int]:
-    """Fork into new namespaces, and a control group (version 2) if its directory is given.
+def fork_into(flags: int) -> tuple[int, int]:
+    """Fork into new namespaces.
 
     Returns (pid, pidfd) in the parent and (0, -1) in the child. For single-threaded callers only.
     """
     pidfd = ctypes.c_int(-1)
-    flags |= _CLONE_PIDFD | (_CLONE_INTO_CGROUP if cgroup is not None else 0)
-    arguments = _CloneArgs(flags=flags, exit_signal=17, pidfd=ctypes.addressof(pidfd), cgroup=cgroup or 0)
+    arguments = _CloneArgs(flags=flags | _CLONE_PIDFD, exit_signal=17, pidfd=ctypes.addressof(pidfd))
     # The interpreter's own after-fork work is left out: it renews what other threads held, and there are none. It
     # would cost a fifth of the whole fork in copied pages.
     pid = _check(_pylibc.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)), "clone3")
@@ -97,12 +97,19 @@ def bind_idmapped(source: str, target: str, userns_fd: int) -> None:
     """Bind `source` at `target` with file owners shifted into a user namespace (ext4, xfs, btrfs, ...; Linux 5.12)."""
     tree = _check(_libc.syscall(_SYS_OPEN_TREE, _AT_FDCWD, _bytes(source), 1 | _O_CLOEXEC), "open_tree")
     try:
-        attributes = ctypes.create_string_buffer(struct.pack("QQQQ", 0x00100000, 0, 0, userns_fd), 32)
+        attributes = ctypes.create_string_buffer(struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, userns_fd), 32)
         result = _libc.syscall(_SYS_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, 32)
         _check(result, f"mount_setattr(idmap) of {source}")
         _check(_libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, _bytes(target), 4), "move_mount")
     finally:
         os.close(tree)
+
+
+def make_read_only(target: str) -> None:
+    """Take writing away from a mount, whatever its other properties are (Linux 5.12)."""
+    attributes = ctypes.create_string_buffer(struct.pack("QQQQ", _ATTR_RDONLY, 0, 0, 0), 32)
+    result = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, _bytes(target), 0, attributes, 32)
+    _check(result, f"mount_setattr(read-only) of {target}")
 
 
 def open_beneath(base: int, path: str, flags: int, resolve: int) -> int:
@@ -129,7 +136,8 @@ def close_all_but(keep: set[int]) -> None:
             start = fd + 1
 
 
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 
 
 class _CapHeader(ctypes.Structure):
@@ -156,9 +164,24 @@ def no_new_privileges() -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
-def not_dumpable() -> None:
-    """Keep other processes from reading this one's memory or following its /proc links."""
-    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+def die_with_parent() -> None:
+    """Be killed when the process that forked this one ends."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0), "pdeathsig")
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Whether other processes of this user may read this one's memory and follow its /proc links."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "dumpable")
+
+
+def rename_process(name: bytes) -> None:
+    """Have `ps` show `name` instead of the arguments this process was started with, to everybody and for good."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), counted behind the name
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, name, min(len(name), end - start - 1))
+    _check(_libc.prctl(_PR_SET_NAME, name, 0, 0, 0), "process name")
 
 
 class _FilterProgram(ctypes.Structure):

@@ -4,11 +4,15 @@ Requests (JSON objects with "op" and "id") and their answers:
 
     boot   {disk, stack, ...}                       done: a disk, and walls closed for good; the first but for pings
     run    {argv, env, cwd, user} + 3 descriptors   exited {status}, when it has ended; or failed
-    pull   {path, exclude}        + 3 descriptors   like run, done by `files.serve` in a child
-    push   {path}                 + 3 descriptors   likewise
+    pull   {path, exclude}        + 3 descriptors   like run, done by `archives.serve` in a child
+    push   {path, layer}          + 3 descriptors   likewise
     kill   {target}                                 done, after the whole tree of that command is dead
+    clear                                           done, after every process but this one was killed
     read   {path} / write {path, mode}              opened + 1 descriptor; or failed
-    listen {port}                                   opened + 1 descriptor; or failed
+    listen {port} / connect {port}                  opened + 1 descriptor; or failed
+    namespaces                                      opened + 2 descriptors: of its users, of its network
+    halt                                            done, when no process but this one runs
+    go                                              done, when those that halted it go on
     ping                                            done
 
 `failed` carries {errno, message, path, what}; `what` is "cwd" when a command's working directory cannot be entered.
@@ -26,20 +30,26 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from . import files, kernel, rootfs, users, wire
+from . import archives, files, halt, kernel, oom, rootfs, users, wire
 
 _TAGS = 100_000
 _LIMITS_NAME = b"Max msgqueue size"
+_ACTING = frozenset({"run", "pull", "push", "write"})  # what waits while every process is halted
 
 
 class Pid1:
     """The loop and what it knows of running commands: pid to request id, and request id to tag."""
+
+    bounding = rootfs.CAPABILITIES  # what a program it executes can have at most
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._commands: dict[int, int] = {}
         self._tags: dict[int, int] = {}
         self._counter = 0
+        self._stopped_before: frozenset[int] | None = None  # by somebody inside; None while nothing is halted
+        self._waiting: list[tuple[dict[str, Any], list[int]]] = []
+        self._oom_score: int | None = None  # open where the sandbox's own memory can be full
         _, self._highest_tag = resource.getrlimit(resource.RLIMIT_MSGQUEUE)
         if self._highest_tag < 0 or self._highest_tag > 1 << 40:
             self._highest_tag = 1 << 40
@@ -53,7 +63,10 @@ class Pid1:
         poll.register(self._sock, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         while True:
-            for fd, _ in poll.poll():
+            ready = poll.poll(None if self._stopped_before is None else 1000 * halt.AGAIN)
+            if not ready:
+                halt.stop_again()
+            for fd, _ in ready:
                 if fd == self._wake_read:
                     self._reap()
                 elif not self._request():
@@ -76,13 +89,23 @@ class Pid1:
             request = self._commands.pop(pid, None)
             if request is not None:
                 self._tags.pop(request, None)
-                self._reply(request, "exited", status=os.waitstatus_to_exitcode(status))
+                self._ended(request, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, request: int, status: int) -> None:
+        self._reply(request, "exited", status=status)
 
     def _request(self) -> bool:
         received = wire.receive(self._sock)
         if received is None:
             return False
         message, fds = received
+        if self._stopped_before is not None and message["op"] in _ACTING:
+            self._waiting.append((message, fds))
+        else:
+            self._answer(message, fds)
+        return True
+
+    def _answer(self, message: dict[str, Any], fds: list[int]) -> None:
         request = message["id"]
         try:
             self._handle(message, fds)
@@ -96,7 +119,6 @@ class Pid1:
         finally:
             for fd in fds:
                 os.close(fd)
-        return True
 
     def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
         request = message["id"]
@@ -104,27 +126,50 @@ class Pid1:
             raise ValueError(f"{len(fds)} descriptors where a command has three")
         match message["op"]:
             case "run":
-                self._commands[self._spawn(message, fds)] = request
+                with oom.first_to_go(self._oom_score):
+                    self._commands[self._spawn(message, fds)] = request
             case "pull" | "push":
-                self._commands[self._work(message, fds)] = request
-            case "kill":
-                self._kill(message["target"])
-                self._reply(request, "done")
+                with oom.first_to_go(self._oom_score):
+                    self._commands[self._work(message, fds)] = request
             case "read":
                 with files.root_at("/") as root:
                     self._opened(request, files.open_for_read(root, message["path"]))
             case "write":
                 with files.root_at("/") as root:
                     self._opened(request, files.open_for_write(root, message["path"], message["mode"]))
-            case "listen":
-                with socket.create_server(("127.0.0.1", message["port"]), backlog=128) as server:
-                    self._reply(request, "opened", [server.fileno()])
-            case "ping":
+            case "listen" | "connect" | "namespaces":
+                opened = _network(message)
+                fds += opened  # closed with what came
+                self._reply(request, "opened", opened)
+            case _:
+                self._steer(message)
                 self._reply(request, "done")
+
+    def _steer(self, message: dict[str, Any]) -> None:
+        """What is answered with no more than "done"."""
+        match message["op"]:
+            case "kill":
+                self._kill(message["target"])
+            case "clear":
+                with suppress(ProcessLookupError):  # nothing but this process runs
+                    os.kill(-1, signal.SIGKILL)
+            case "halt":
+                if self._stopped_before is None:
+                    self._stopped_before = halt.stop_all()
+            case "go":
+                self._go_on()
             case "boot":
                 rootfs.build(message)
+                self._oom_score = oom.open_score() if message["full_memory"] else None
                 rootfs.close_walls(message)
-                self._reply(request, "done")
+
+    def _go_on(self) -> None:
+        if self._stopped_before is not None:
+            halt.go_on(self._stopped_before)
+            self._stopped_before = None
+            waiting, self._waiting = self._waiting, []
+            for message, fds in waiting:
+                self._answer(message, fds)
 
     def _opened(self, request: int, fd: int) -> None:
         self._reply(request, "opened", [fd])
@@ -142,9 +187,9 @@ class Pid1:
         env = dict(message["env"])
         env.setdefault("HOME", account.home if account else "/root")
         argv = message["argv"]
-        _enter(message["cwd"])
+        enter(message["cwd"])
         try:
-            program = _find(argv[0], env.get("PATH", os.defpath))
+            program = find(argv[0], env.get("PATH", os.defpath))
             self._tag(message["id"])
             if account and not account.is_root:
                 return self._fork(fds, lambda: _become(account, program, argv, env))
@@ -161,10 +206,10 @@ class Pid1:
             os.chdir("/")
 
     def _work(self, message: dict[str, Any], fds: list[int]) -> int:
-        _enter(message["cwd"])
+        enter(message["cwd"])
         try:
             self._tag(message["id"])
-            return self._fork(fds, lambda: os._exit(files.serve(message)))
+            return self._fork(fds, lambda: os._exit(archives.serve(message)))
         finally:
             os.chdir("/")
 
@@ -190,6 +235,11 @@ class Pid1:
 
     def _kill(self, target: int) -> None:
         """Kill everything a command started: stop all of it first, so that nothing forks away meanwhile."""
+        for message, fds in [pair for pair in self._waiting if pair[0]["id"] == target]:  # it has not even begun
+            self._waiting.remove((message, fds))
+            for fd in fds:
+                os.close(fd)
+            self._reply(target, "exited", status=-signal.SIGKILL)
         tag = self._tags.get(target)
         roots = {pid for pid, request in self._commands.items() if request == target}
         stopped: set[int] = set()
@@ -202,6 +252,20 @@ class Pid1:
             stopped |= found
         for pid in stopped:
             _signal(pid, signal.SIGKILL)
+
+
+def _network(message: dict[str, Any]) -> list[int]:
+    """A listening or a connecting socket on the loopback, or the namespaces that hold it."""
+    if message["op"] == "namespaces":
+        return [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "net")]
+    if message["op"] == "listen":
+        return [socket.create_server(("127.0.0.1", message["port"]), backlog=128).detach()]
+    with socket.socket() as client:
+        client.setblocking(False)  # a server inside that accepts nothing must not hold up PID 1
+        code = client.connect_ex(("127.0.0.1", message["port"]))
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+        return [client.detach()]
 
 
 def _with_tag(tag: int | None) -> set[int]:
@@ -230,14 +294,15 @@ class _CwdError(OSError):
     """The working directory of a command cannot be entered."""
 
 
-def _enter(cwd: str) -> None:
+def enter(cwd: str) -> None:
+    """Go to the working directory of a command; an error there is told apart from one of the command itself."""
     try:
         os.chdir(cwd)
     except OSError as err:
         raise _CwdError(err.errno, err.strerror, cwd) from None
 
 
-def _find(program: str, path: str) -> str:
+def find(program: str, path: str) -> str:
     """The file a command name stands for, as a shell would look it up."""
     if "/" in program:
         return program

@@ -9,6 +9,10 @@ namespace, entered once, in which it is root and outside of which it is nobody:
 Requests come over one socket as JSON with the sandbox's own socket beside it; the answer carries a pidfd. When that
 socket closes, the spawner ends. A sandbox watches a socket of its own: it ends with the owning process, not with the
 spawner.
+
+How it was configured comes over the socket and is in no argument or variable of any process. Where the root inside is
+somebody outside, Python is executed anew from a mount that cannot be written: a sandbox can get hold of the program
+its PID 1 runs (a script whose interpreter is /proc/self/exe will do), and its owner could change it.
 """
 
 from __future__ import annotations
@@ -19,34 +23,73 @@ import json
 import os
 import signal
 import socket
+import sys
 from contextlib import suppress
 from typing import Any
 
-from . import kernel, pid1, rootfs, wire
+from . import errands, kernel, pid1, rootfs, wire
 
 _NUMBERS = itertools.count()
+_NAME = b"forkyard"
+_AGAIN = (
+    "import sys; sys.path.insert(0, sys.argv[2]); from inside import spawner; "
+    "spawner.go_on(*map(int, sys.argv[1:2] + sys.argv[3:]))"
+)
 
 
-def main(control_fd: int, config: dict[str, Any]) -> None:
-    """Enter the namespaces, start the janitor, and serve."""
+def configuration(control_fd: int) -> dict[str, Any]:
+    """What the owner says first, before anything else is said."""
+    with socket.socket(fileno=os.dup(control_fd)) as control:
+        config: dict[str, Any] = json.loads(control.recv(1 << 16))
+    return config
+
+
+def main(control_fd: int, config: dict[str, Any], first: type[pid1.Pid1] = pid1.Pid1) -> None:
+    """Enter the namespaces, and serve; `first` is what becomes of each fork."""
     control = socket.socket(fileno=control_fd)
     os.chdir(config["store"])
     _hurry()
+    outside = os.getuid() != 0 or config["host_root"]
     try:
-        ready = _enter_namespaces(config)
+        shifted = _enter_namespaces(config)
+        if outside and first is pid1.Pid1:  # the guests of others do not see it
+            _execute_read_only(control_fd, shifted, config["host_root"])
     except OSError as err:
         control.send(json.dumps({"error": f"{err}", "errno": err.errno}).encode())
         return
+    _serve(control, shifted, config["host_root"], first)
+
+
+def _execute_read_only(control_fd: int, shifted_usr: bool, host_root: bool) -> None:
+    """Execute Python again, from a mount that cannot be written; it continues in `go_on`."""
+    program = os.path.realpath(sys.executable)
+    kernel.mount(program, program, None, kernel.MS_BIND)
+    kernel.make_read_only(program)
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    arguments = [str(control_fd), here, str(int(shifted_usr)), str(int(host_root))]
+    os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", _AGAIN, *arguments], {})
+
+
+def go_on(control_fd: int, shifted_usr: int, host_root: int) -> None:
+    """Serve, as what `main` has executed."""
+    kernel.unmount(os.path.realpath(sys.executable))  # what runs keeps the mount; those of a sandbox are to be few
+    _serve(socket.socket(fileno=control_fd), bool(shifted_usr), bool(host_root), pid1.Pid1)
+
+
+def _serve(control: socket.socket, shifted_usr: bool, host_root: bool, first: type[pid1.Pid1]) -> None:
+    """Start the janitor, and fork sandboxes until the owner goes away."""
+    kernel.rename_process(_NAME)
     janitor_pid, janitor = _start_janitor(control)
     os.chdir("disks")
-    rootfs.prepare_once()
+    hidden = rootfs.prepare_once(host_root)
+    kernel.drop_bounding_set(first.bounding)
     gc.disable()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sandboxes are reaped by the kernel and watched by pidfd
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # of these a PID 1 is sent none from inside
     _forget_terminal()
-    control.send(json.dumps(ready).encode())
-    _serve(control, janitor, mask=config["host_root"])
+    control.send(json.dumps({"ready": True, "shifted_usr": shifted_usr}).encode())
+    _answer(control, janitor, hidden, first)
     os.close(janitor)
     with suppress(ChildProcessError):  # reaped by the kernel, as all children here are
         os.waitpid(janitor_pid, 0)
@@ -72,8 +115,7 @@ def _forget_terminal() -> None:
     os.close(nowhere)
 
 
-def _serve(control: socket.socket, janitor: int, mask: bool) -> None:
-    """Fork sandboxes until the owner goes away."""
+def _answer(control: socket.socket, janitor: int, hidden: rootfs.Hidden, first: type[pid1.Pid1]) -> None:
     flags = kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNET | kernel.NEWCGROUP
     while True:
         message, ancillary = wire.receive_some(control, 1 << 16)
@@ -85,36 +127,52 @@ def _serve(control: socket.socket, janitor: int, mask: bool) -> None:
                 os.write(janitor, b"x")
             continue
         fds = wire.received_fds(ancillary)
+        if request["op"] != "spawn":
+            _send_out(request, fds[0])
+            continue
         try:
-            pid, pidfd = kernel.fork_into(flags, fds[1] if request["unified"] else None)
+            pid, pidfd = kernel.fork_into(flags)
         except OSError as err:
             control.send(json.dumps({"error": str(err)}).encode())
         else:
             if pid == 0:
-                _become_sandbox(fds[0], [] if request["unified"] else fds[1:], mask)
+                _become_sandbox(fds[0], fds[1:], hidden, first)
             control.sendmsg([json.dumps({"pid": pid}).encode()], wire.ancillary([pidfd]))
             os.close(pidfd)
         for fd in fds:
             os.close(fd)
 
 
-def _become_sandbox(fd: int, groups: list[int], mask: bool) -> None:
+def _send_out(request: dict[str, Any], fd: int) -> None:
+    """Have a child do an errand; the owner hears of it on the socket `fd`, which is closed here."""
+    with socket.socket(fileno=fd) as sock:
+        try:
+            if os.fork() == 0:
+                errands.run(request, sock.detach())
+        except OSError as err:
+            sock.sendall(json.dumps({"error": str(err)}).encode())
+
+
+def _become_sandbox(fd: int, groups: list[int], hidden: rootfs.Hidden, first: type[pid1.Pid1]) -> None:
     """Become a PID 1 that has everything but a disk, and serve: the disk comes with the request "boot"."""
     sock = socket.socket(fileno=fd)
     try:
-        for group in groups:  # moving oneself is the one way that waits for nobody (version 1)
+        for group in groups:  # moving oneself is the one way that waits for nobody
             os.write(group, b"0")
         kernel.close_all_but({fd})
-        rootfs.prepare(mask)
-        pid1.Pid1(sock).serve()
+        rootfs.prepare(hidden)
+        first(sock).serve()
     except Exception as err:  # noqa: BLE001 - whatever it is, the host is told; it finds the socket closed after it
         wire.send(sock, {"id": 0, "event": "failed", "fds": 0, "message": f"{type(err).__name__}: {err}"}, [])
     finally:
         os._exit(0)
 
 
-def _enter_namespaces(config: dict[str, Any]) -> dict[str, Any]:
-    """One user namespace for all sandboxes; as root also a view of /usr whose files belong to the inner root."""
+def _enter_namespaces(config: dict[str, Any]) -> bool:
+    """One user namespace for all sandboxes; as root also a view of /usr whose files belong to the inner root.
+
+    Returns whether that view is there.
+    """
     root = os.getuid() == 0
     if root:
         _own_mounts()
@@ -130,7 +188,7 @@ def _enter_namespaces(config: dict[str, Any]) -> dict[str, Any]:
     _own_mounts()  # again as root: mounts that the inner root may add to
     if not root:
         _bind_plain_usr()
-    return {"ready": True, "shifted_usr": shifted}
+    return shifted
 
 
 def _own_mounts() -> None:

@@ -1,4 +1,7 @@
-"""Messages between the host process and PID 1: a length, JSON, and descriptors beside it."""
+"""Messages between the host process and PID 1: a length, JSON, and descriptors beside it.
+
+To the host everything that arrives is hostile: `split` and `answer_to` let pass what the protocol knows, nothing else.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 MAX_FDS = 4
+_EXITS = ("run", "pull", "push")  # a process ends, and its status is the answer
+_OPENS = {"read": 1, "write": 1, "listen": 1, "connect": 1, "namespaces": 2}  # so many descriptors are the answer
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -29,12 +34,37 @@ def split(buffer: bytearray, limit: int) -> list[dict[str, Any]]:
             raise ValueError(f"a message of {length} bytes")
         if len(buffer) < _LENGTH.size + length:
             break
-        message = json.loads(bytes(buffer[_LENGTH.size : _LENGTH.size + length]))
+        try:
+            message = json.loads(bytes(buffer[_LENGTH.size : _LENGTH.size + length]))
+        except RecursionError:
+            raise ValueError("a message of too many levels") from None
         if not isinstance(message, dict):
             raise ValueError("a message that is not an object")
         messages.append(message)
         del buffer[: _LENGTH.size + length]
     return messages
+
+
+def answer_to(op: str, message: dict[str, Any]) -> int:
+    """How many descriptors belong to this answer to a request; ValueError when it is none that `op` can have."""
+    event = message.get("event")
+    if event == "failed":
+        number = message.get("errno")
+        if number is not None and (not _is_number(number) or not 0 < number < 4096):
+            raise ValueError("an error that is no number")
+    elif op in _EXITS:
+        if event != "exited" or not _is_number(message.get("status")) or not -128 < message["status"] < 256:
+            raise ValueError(f"an answer that is none to {op!r}")
+    elif event != ("opened" if op in _OPENS else "done"):
+        raise ValueError(f"an answer that is none to {op!r}")
+    count = _OPENS[op] if event == "opened" else 0
+    if message.get("fds", 0) != count:
+        raise ValueError(f"an answer with {str(message.get('fds'))[:20]} descriptors")
+    return count
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int  # neither a bool nor a float, which may be an infinite one
 
 
 def ancillary(fds: list[int]) -> list[tuple[int, int, bytes]]:

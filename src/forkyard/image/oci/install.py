@@ -1,0 +1,165 @@
+"""From layers to an image of the store: each layer is applied in a sandbox made from the layer below it.
+
+What the layers up to one come to is kept as the image `layer:<digest of the chain>`, so that images share what they
+have in common, on the disk too. Such an image is forgotten once no other image and no sandbox stands on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+
+from forkyard.errors import EngineLost, SandboxError, SandboxLost
+from forkyard.image.oci.documents import Config, digest_of
+from forkyard.image.oci.layer import UNREADABLE, Blob, Layer, archives, scan
+from forkyard.image.oci.problem import ImageSourceError
+from forkyard.image.pieces import in_thread
+from forkyard.sandbox import ImageConfig, ImageInfo, ImageProvider, Sandbox, SandboxSpec
+from forkyard.values import counted
+
+LAYER_PREFIX = "layer:"
+AT_ONCE = 4
+_SCRATCH = "scratch"
+_NOTHING = bytes(1024)  # an archive without members
+
+Fetch = Callable[[int], AbstractAsyncContextManager[Blob]]
+"""The n-th layer's bytes, for the length of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledImage(ImageInfo):
+    """An image from elsewhere; `notes` says what of it was left out, `applied` how many layers were new."""
+
+    notes: tuple[str, ...] = ()
+    applied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is to be installed: from where, under which name, which layers."""
+
+    name: str
+    what: str
+    config: Config
+    fetch: Fetch
+
+
+async def install(store: ImageProvider, recipe: Recipe) -> InstalledImage:
+    """Make an image of its layers; those the store has already are not fetched.
+
+    Raises ImageSourceError when a layer cannot be had, is not what its digest says, or cannot be applied.
+    """
+    names = [f"{LAYER_PREFIX}{digest}" for digest in _chain(recipe.config.diff_ids)]
+    first = len(names)
+    while first > 0 and await store.image(names[first - 1]) is None:
+        first -= 1
+    limit = asyncio.Semaphore(AT_ONCE)
+    coming = [_Delivery(recipe, number, limit) for number in range(first, len(names))]
+    try:
+        image = await _build_up(store, recipe, names, coming)
+    finally:
+        await asyncio.gather(*(delivery.close() for delivery in coming))
+    await store.prune_images(LAYER_PREFIX)  # those of an image that had this name before
+    devices = sum(delivery.devices for delivery in coming)
+    notes = (f"{counted(devices, 'device node')} of {recipe.what} left out: a sandbox has its own /dev",)
+    return InstalledImage(image.name, image.config, image.created, notes if devices else (), len(coming))
+
+
+class _Delivery:
+    """One layer on its way: fetched and looked through in the background, held until it is applied."""
+
+    def __init__(self, recipe: Recipe, number: int, limit: asyncio.Semaphore) -> None:
+        self.devices = 0
+        self.what = f"layer {number + 1} of {recipe.what}"
+        self._ready: asyncio.Future[Layer] = asyncio.get_running_loop().create_future()
+        self._applied = asyncio.Event()
+        self._task = asyncio.create_task(self._run(recipe, number, limit))
+
+    async def layer(self) -> Layer:
+        """The layer, looked through."""
+        return await self._ready
+
+    def applied(self) -> None:
+        """It is not needed any more."""
+        self._applied.set()
+
+    async def close(self) -> None:
+        """Let go of it, applied or not."""
+        if not self._applied.is_set():
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self, recipe: Recipe, number: int, limit: asyncio.Semaphore) -> None:
+        try:
+            async with AsyncExitStack() as held:
+                async with limit:
+                    blob = await held.enter_async_context(recipe.fetch(number))
+                    layer = await asyncio.to_thread(scan, blob, recipe.config.diff_ids[number], self.what)
+                self.devices = layer.devices
+                self._ready.set_result(layer)
+                await self._applied.wait()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the layer gets it
+            if not self._ready.done():
+                self._ready.set_exception(error)
+                self._ready.exception()  # seen, also when an earlier layer failed and nobody asks for this one
+
+
+async def _build_up(
+    store: ImageProvider, recipe: Recipe, names: Sequence[str], coming: Sequence[_Delivery]
+) -> ImageInfo:
+    """Apply the layers that are missing, and name the whole.
+
+    A sandbox is closed only after the next one is there: something has to stand on each new image, or another
+    process may take it for one that nobody needs.
+    """
+    first = len(names) - len(coming)
+    standing = await _sandbox(store, names[first - 1] if first else _SCRATCH)
+    try:
+        for name, delivery in zip(names[first:], coming, strict=True):
+            await _apply(standing, await delivery.layer(), delivery.what)
+            await standing.stop()
+            await store.commit(standing, name, ImageConfig())
+            delivery.applied()
+            below, standing = standing, await _sandbox(store, name)
+            await below.close()
+        if recipe.config.image.workdir != "/":
+            await _told(recipe.what, standing.push(_NOTHING, recipe.config.image.workdir))  # made when it is missing
+        await standing.stop()
+        return await store.commit(standing, recipe.name, recipe.config.image)
+    finally:
+        await standing.close()
+
+
+async def _sandbox(store: ImageProvider, image: str) -> Sandbox:
+    return await store.create(SandboxSpec(image=image, workdir="/", user=""))
+
+
+async def _apply(sandbox: Sandbox, layer: Layer, what: str) -> None:
+    steps = archives(layer)
+    try:
+        while (archive := await in_thread(steps)) is not None:
+            await _told(what, sandbox.push(archive, "/", layer=True))
+    except UNREADABLE as error:
+        raise ImageSourceError(f"{what} cannot be read: {error}") from error
+    finally:
+        steps.close()
+
+
+async def _told(what: str, doing: Awaitable[None]) -> None:
+    """Errors of one push say whose it was."""
+    try:
+        await doing
+    except (SandboxLost, EngineLost):
+        raise
+    except SandboxError as error:
+        raise ImageSourceError(f"{what} cannot be applied: {error}") from error
+
+
+def _chain(diff_ids: Sequence[str]) -> list[str]:
+    """What the layers up to each one are called together (the image specification's chain ids)."""
+    chain: list[str] = []
+    for diff_id in diff_ids:
+        chain.append(digest_of(f"{chain[-1]} {diff_id}".encode()) if chain else diff_id)
+    return chain

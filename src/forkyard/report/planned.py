@@ -1,0 +1,103 @@
+"""What was planned of the runs that a report is on: how many rollouts, and under which setting."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forkyard.trace.store import TRACES_FILE, Record, slot_of
+from forkyard.values import counted
+
+PLAN_FILE = "plan.json"
+SETTINGS = ("base", "max_turns", "agent_timeout")
+
+
+@dataclass(slots=True)
+class PlannedRun:
+    """A run as its directory tells it.
+
+    `run` is its name on its lines, `name` what a report calls it: the directory's path when another run bears the same
+    name. `tasks` and `samples` say what was planned; nobody knows when `flaw` says that the plan cannot be read.
+    """
+
+    run: str
+    name: str
+    directory: Path
+    created: Any = None
+    setting: str = ""
+    tasks: frozenset[str] = frozenset()
+    samples: int = 0
+    flaw: str | None = None
+    seen: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def planned(self) -> int:
+        """How many rollouts the whole run is."""
+        return len(self.tasks) * self.samples
+
+    @property
+    def recorded(self) -> int:
+        """How many of them are on record, counting what was given to `add`."""
+        return len(self.seen)
+
+    def add(self, record: Record) -> None:
+        """Count a line of the run."""
+        slot = slot_of(record)
+        if slot is not None and slot[0] in self.tasks and 0 <= slot[1] < self.samples:
+            self.seen.add(slot)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What a reader has to know of it."""
+        if self.flaw is not None:
+            yield f"{self.directory / PLAN_FILE} {self.flaw}: whether run {self.name} is finished is not known"
+        elif self.recorded < self.planned:
+            yield (
+                f"run {self.name} is unfinished: planned {counted(self.planned, 'rollout')}, have {self.recorded}; its "
+                f"numbers are interim (unless it is at work: forkyard resume {shlex.quote(str(self.directory))})"
+            )
+
+
+def planned_runs(files: Iterable[Path]) -> dict[Path, PlannedRun]:
+    """The runs of those files that lie beside a plan, by file."""
+    runs = {file: run for file in files if file.name == TRACES_FILE and (run := _read(file.parent))}
+    doubles = []
+    for run in runs.values():
+        others = [other for other in runs.values() if other is not run]
+        if any(other.name == run.name and other.created != run.created for other in others):
+            doubles.append(run)
+    for run in doubles:
+        run.name = str(run.directory)
+    return runs
+
+
+def _read(directory: Path) -> PlannedRun | None:
+    name = directory.name
+    try:
+        plan = json.loads((directory / PLAN_FILE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as err:
+        return PlannedRun(name, name, directory, flaw=f"cannot be read ({err.strerror})")
+    except (ValueError, RecursionError):
+        return PlannedRun(name, name, directory, flaw="is damaged")
+    name, tasks, samples = _field(plan, "run", str), _field(plan, "tasks", dict), _field(plan, "samples", int)
+    if not name or tasks is None or samples is None:
+        return PlannedRun(directory.name, directory.name, directory, flaw="is no plan of a run")
+    return PlannedRun(name, name, directory, str(plan.get("created")), _setting(plan), frozenset(tasks), samples)
+
+
+def _field(plan: Any, name: str, kind: type[Any]) -> Any:
+    value = plan.get(name) if isinstance(plan, dict) else None
+    return value if isinstance(value, kind) else None
+
+
+def _setting(plan: dict[str, Any]) -> str:
+    """What of the plan bears on how well an agent does, the tasks, the harness and the model aside."""
+    options = _field(plan, "options", dict) or {}
+    given = {**{name: plan.get(name) for name in SETTINGS}, **options}
+    return ", ".join(f"{name} {given[name]}" for name in sorted(given) if given[name] is not None)

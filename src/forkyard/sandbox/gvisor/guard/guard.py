@@ -1,0 +1,230 @@
+"""The guard of one sandbox: PID 1 of its namespaces, which has gVisor run what PID 1 would run itself.
+
+Files and archives it moves as PID 1 does, on the disk as gVisor serves it, with that disk as its root meanwhile. When
+it ends, by whatever, the kernel ends gVisor and every guest with it, and unmounts the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from . import cell, runsc
+from .lineage import Lineage
+
+if TYPE_CHECKING:
+    from forkyard.sandbox.local.inside import pid1, rootfs, spawner, users
+else:
+    from inside import pid1, rootfs, spawner, users
+
+START_TIMEOUT = 60.0
+_MESSAGE = 1 << 16
+_AT_ONCE = 8  # calls of runsc
+_ROUNDS = 100
+_SAID = "/run/said"
+_STREAMS = ("stdin", "stdout", "stderr")
+
+
+def main(control_fd: int, config: dict[str, Any], program: str) -> None:
+    """Be a spawner of guards that run the runsc at `program`."""
+    Guard.program = program
+    spawner.main(control_fd, config, Guard)
+
+
+class Guard(pid1.Pid1):
+    """Speaks the protocol of PID 1 (see there), but for listening, connections and halts, which it refuses."""
+
+    bounding = frozenset(range(64))  # runsc builds walls of its own, within this user namespace
+    program = ""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._poll = select.poll()
+        self._lineage = Lineage()
+        self._sink: socket.socket | None = None
+        self._running: set[int] = set()
+
+    def serve(self) -> None:
+        """Answer requests and reap children until the host, or gVisor, goes away."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._poll.register(self._sock, select.POLLIN)
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == self._wake_read:
+                    self._reap()
+                elif not (self._request() if fd == self._sock.fileno() else self._hear()):
+                    return
+
+    def _hear(self) -> bool:
+        """Take in what gVisor tells of its processes; False when it has ended."""
+        assert self._sink is not None
+        while True:
+            try:
+                message = self._sink.recv(_MESSAGE, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                return False
+            if not message:
+                return False
+            self._lineage.hear(message)
+
+    def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
+        request = message["id"]
+        match message["op"]:
+            case "boot":
+                self._boot(message)
+                self._reply(request, "done")
+            case "run":
+                self._commands[self._spawn(message, fds)] = request
+            case "kill" if message["target"] in self._running:
+                self._kill_guests(message["target"])
+                self._reply(request, "done")
+            case "read" | "write" | "pull" | "push":
+                with cell.inside():
+                    super()._handle(message, fds)
+            case "ping" | "kill" | "go":
+                super()._handle(message, fds)
+            case other:
+                raise OSError(errno.EOPNOTSUPP, f"a running sandbox under gVisor knows no {other!r}")
+
+    def _boot(self, message: dict[str, Any]) -> None:
+        rootfs.mount_disk(message)
+        cell.enter(self.program)
+        cell.write_bundle(message["hostname"])
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, cell.tmp_in_use():
+            server.bind(cell.SINK)
+            server.listen(1)
+            arguments = ("--detach", f"--bundle={cell.BUNDLE}", runsc.SANDBOX)
+            pid = _start(runsc.command("run", *arguments, flags=[f"--pod-init-config={cell.TRACE}"]), _SAID)
+            self._sink = _accepted(server, pid)
+            _finished(pid)
+        assert self._sink is not None
+        self._poll.register(self._sink, select.POLLIN)
+
+    def _spawn(self, message: dict[str, Any], fds: list[int]) -> int:
+        if len(fds) != len(_STREAMS):
+            raise ValueError(f"{len(fds)} descriptors where a command has three")
+        request, argv, env = message["id"], message["argv"], dict(message["env"])
+        with cell.inside():
+            account = users.find(message["user"]) if message["user"] else users.Account(0, 0, "/root", [])
+            pid1.enter(message["cwd"])
+            pid1.find(argv[0], env.get("PATH", os.defpath))
+        env.setdefault("HOME", account.home)
+        self._tag(request)
+        described, log, number = _files(request)
+        ids = (account.uid, account.gid, tuple(account.groups))
+        cell.write(described, cell.process(argv, env, message["cwd"], ids))
+        arguments = (f"--process={described}", f"--internal-pid-file={number}", runsc.SANDBOX)
+        pid = os.posix_spawn(
+            runsc.PROGRAM,
+            runsc.command("exec", *arguments, flags=[f"--debug-log={log}"]),
+            {},
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(fds)],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
+        )
+        self._running.add(request)
+        return pid
+
+    def _ended(self, request: int, status: int) -> None:
+        if request not in self._running:
+            super()._ended(request, status)
+            return
+        self._running.discard(request)
+        described, log, number = _files(request)
+        try:
+            with open(log, errors="replace") as file:
+                self._reply(request, "exited", status=runsc.outcome(file.read()))
+        except OSError as err:
+            self._reply(request, "failed", errno=err.errno, message=err.strerror, path=err.filename, what=None)
+        except RuntimeError as err:
+            self._reply(request, "failed", errno=None, message=str(err), path=None, what=None)
+        for path in (described, log, number):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _kill_guests(self, request: int) -> None:
+        """Kill everything a command started: stop all of it first, so that nothing forks away meanwhile."""
+        process = _guest(_files(request)[2])
+        stopped: set[int] = set()
+        for _ in range(_ROUNDS):
+            self._hear()
+            found = self._lineage.tree(process) - stopped
+            if not found:
+                break
+            _signal(found, "STOP")
+            stopped |= found
+        if not self._lineage.whole:
+            raise SystemExit("gVisor did not tell of every process, so the whole sandbox has to go")
+        _signal(stopped, "KILL")
+
+
+def _files(request: int) -> tuple[str, str, str]:
+    """Of one command: its description, runsc's log of it, and its number inside."""
+    return f"/run/{request}.json", f"/run/{request}.log", f"/run/{request}.pid"
+
+
+def _guest(path: str) -> int:
+    """The number a command has inside, which runsc writes down once it is started."""
+    end = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < end:
+        with suppress(FileNotFoundError, ValueError), open(path) as file:
+            return int(file.read())
+        time.sleep(0.002)
+    raise TimeoutError(errno.ETIMEDOUT, "gVisor does not start a command")
+
+
+def _signal(processes: set[int], name: str) -> None:
+    waiting = sorted(processes)
+    while waiting:
+        now, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+        arguments = [(f"--pid={number}", runsc.SANDBOX, name) for number in now]
+        for pid in [_start(runsc.command("kill", *each), os.devnull) for each in arguments]:
+            os.waitpid(pid, 0)  # one that has ended meanwhile cannot be signalled
+
+
+def _start(argv: list[str], said: str) -> int:
+    """Start a runsc that writes what goes wrong to the file `said`."""
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, said, write, 0o600),
+    ]
+    return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setsigmask=(), setsigdef=(signal.SIGCHLD,))
+
+
+def _finished(pid: int) -> None:
+    """Wait for a runsc; RuntimeError with what it said when it failed."""
+    if os.waitpid(pid, 0)[1] != 0:
+        with open(_SAID, errors="replace") as said:
+            raise RuntimeError(f"runsc failed: {said.read(2000).strip()}")
+
+
+def _accepted(server: socket.socket, pid: int) -> socket.socket | None:
+    """gVisor's line for news of its processes; None when runsc ended before it called."""
+    pidfd = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(server, select.POLLIN)
+    poll.register(pidfd, select.POLLIN)
+    try:
+        ready = [fd for fd, _ in poll.poll(START_TIMEOUT * 1000)]
+    finally:
+        os.close(pidfd)
+    if server.fileno() not in ready:
+        if not ready:
+            os.kill(pid, signal.SIGKILL)  # it does neither
+        return None
+    sink, _ = server.accept()
+    sink.send(sink.recv(_MESSAGE))  # both say which version of the protocol they speak, and there is one
+    return sink

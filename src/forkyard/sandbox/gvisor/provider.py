@@ -1,0 +1,105 @@
+"""The gvisor provider: the sandboxes of the `local` one, each around a kernel of its own that is an ordinary process.
+
+The store, the images, the disks and the spawner are those of `local`: a fork is the same mount. In the place of its
+PID 1 stands a guard that runs gVisor's runsc, so that a guest's system calls never reach the machine's kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forkyard.errors import ConfigError
+from forkyard.sandbox.findings import Finding
+from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.local.box import Box
+from forkyard.sandbox.local.live import Live
+from forkyard.sandbox.protocol import Feature, Limits, Sandbox, SandboxSpec
+
+_GUARD = (
+    "import sys; sys.path[:0] = [sys.argv[2], {here!r}]; from guard import guard; control = int(sys.argv[1]); "
+    "guard.main(control, guard.spawner.configuration(control), {runsc!r})"
+)
+_OLDEST = 20240729  # in older ones `ls` of coreutils 9.1 fails, and under load processes die for nothing
+_HOW = (
+    "the package runsc of Debian 13 or of a newer Ubuntu (`apt-get install runsc`), or a release from "
+    "https://gvisor.dev/docs/user_guide/install"
+)
+_PROCESSES = 4096  # of the host for one sandbox: gVisor's own, runsc's, and one or two for each of a guest
+_FEATURES = frozenset(
+    {
+        Feature.ISOLATED,
+        Feature.NO_NETWORK,
+        Feature.IMAGES,
+        Feature.FORK,
+        Feature.CHANGES,
+        Feature.USERS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Runsc:
+    """The program, and the release it says it is."""
+
+    path: str
+    version: str
+
+
+def find_runsc() -> Runsc:
+    """The machine's runsc. ConfigError says how to get one that works, or that this machine cannot have it."""
+    if platform.machine() != "x86_64":
+        raise ConfigError(f"the gvisor provider is made for x86_64, this machine is {platform.machine()}")
+    found = shutil.which("runsc")
+    if found is None:
+        raise ConfigError(f"the gvisor provider needs gVisor's program runsc, which is not in PATH: take {_HOW}")
+    path = os.path.realpath(found)
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, env={})
+    version = done.stdout.partition("\n")[0].removeprefix("runsc version ")
+    date = re.search(r"\d{8}", version)
+    if date is None or int(date[0]) < _OLDEST:
+        raise ConfigError(
+            f"the gvisor provider needs a runsc of {_OLDEST} or newer, {path} says it is {version!r}: take {_HOW}"
+        )
+    return Runsc(path, version)
+
+
+class GvisorProvider(LocalProvider):
+    """Sandboxes on this machine, in gVisor. `home` defaults to FORKYARD_HOME. ConfigError where there is no runsc."""
+
+    name = "gvisor"
+
+    def __init__(self, home: Path | None = None) -> None:
+        super().__init__(home)
+        self._runsc = find_runsc()
+        self._program = _GUARD.format(here=str(Path(__file__).parent), runsc=self._runsc.path)
+        if not self.many_users:
+            raise ConfigError(
+                "the gvisor provider needs more than one user id: run as root, or install uidmap and add a range "
+                "for this user to /etc/subuid and /etc/subgid"
+            )
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What holds for every sandbox."""
+        return _FEATURES
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """A running sandbox from an image (see the protocol)."""
+        if spec.network.mode != "none":
+            raise ConfigError(f"the gvisor provider has no network {spec.network.mode!r}, only 'none': use `local`")
+        return await super().create(spec)
+
+    async def boot(self, box: Box, limits: Limits) -> Live:
+        """Bring up the guard of a box whose row says "running"."""
+        return await super().boot(box, replace(limits, pids=_PROCESSES))
+
+    async def findings(self) -> list[Finding]:
+        """What `forkyard doctor` says of this machine."""
+        found = Finding("runsc", True, f"{self._runsc.version} ({self._runsc.path})", needed=True)
+        return [found, *(other for other in await super().findings() if other.needed)]

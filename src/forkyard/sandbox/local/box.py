@@ -1,0 +1,106 @@
+"""A row of the store: a sandbox or an image, as `store.Store` reads and writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from forkyard.sandbox.protocol import Healthcheck, ImageConfig, ImageInfo, SandboxInfo
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS boxes (
+    id TEXT PRIMARY KEY,
+    kind TEXT NOT NULL,           -- sandbox, image, or draft: a disk that is being made
+    name TEXT,
+    state TEXT NOT NULL,          -- running or stopped
+    image TEXT NOT NULL,
+    parent TEXT,
+    created REAL NOT NULL,
+    engine TEXT,                  -- whose process owns it while it runs
+    disk TEXT,                    -- the disk being written, while it runs
+    host INTEGER NOT NULL,        -- 1 when /usr is the machine's own
+    config TEXT NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS names ON boxes (kind, name) WHERE name IS NOT NULL;
+CREATE TABLE IF NOT EXISTS stack (
+    box TEXT NOT NULL REFERENCES boxes (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    disk TEXT NOT NULL,
+    PRIMARY KEY (box, position)
+);
+CREATE INDEX IF NOT EXISTS disks ON stack (disk);
+CREATE TABLE IF NOT EXISTS history (  -- of what was stopped or opened once
+    box TEXT PRIMARY KEY REFERENCES boxes (id) ON DELETE CASCADE,
+    own INTEGER NOT NULL,         -- how many disks of its stack it wrote itself
+    used REAL NOT NULL            -- when it was last stopped or opened
+);
+"""
+SELECT = "SELECT boxes.*, own, used FROM boxes LEFT JOIN history ON box = id"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One row: a sandbox or an image, with the sealed disks it stands on, topmost first."""
+
+    id: str
+    kind: str
+    name: str | None
+    state: str
+    image: str
+    parent: str | None
+    created: float
+    engine: str | None
+    disk: str | None
+    host: bool
+    config: ImageConfig
+    stack: tuple[str, ...]
+    own: int = 0  # how many disks of the stack, from the top, it wrote itself: the others are what it started from
+    used: float = 0.0  # when it was last stopped or opened
+
+    @property
+    def info(self) -> SandboxInfo:
+        """The row as a listing shows it."""
+        return SandboxInfo(self.id, self.name, self.state, self.image, self.parent, self.created)
+
+    @property
+    def image_info(self) -> ImageInfo:
+        """The row as a listing of images shows it."""
+        return ImageInfo(self.name or self.id, self.config, self.created)
+
+
+def as_row(box: Box) -> tuple[Any, ...]:
+    """The values of a row of `boxes`."""
+    head = (box.id, box.kind, box.name, box.state, box.image, box.parent, box.created, box.engine, box.disk)
+    return (*head, int(box.host), json.dumps(asdict(box.config)))
+
+
+def from_row(row: Sequence[Any], stack: Sequence[str]) -> Box:
+    """The box of a row of `SELECT` and the disks it stands on."""
+    (box_id, kind, name, state, image, parent, created, engine, disk, host, config, own, used) = row
+    return Box(
+        id=box_id,
+        kind=kind,
+        name=name,
+        state=state,
+        image=image,
+        parent=parent,
+        created=created,
+        engine=engine,
+        disk=disk,
+        host=bool(host),
+        config=_config(json.loads(config)),
+        stack=tuple(stack),
+        own=own or 0,
+        used=used or created,
+    )
+
+
+def _config(saved: dict[str, Any]) -> ImageConfig:
+    """A configuration as it was saved; what an older Forkyard did not know is left at its default."""
+    lists = {name: tuple(value) for name, value in saved.items() if isinstance(value, list)}
+    check = saved.get("healthcheck")
+    healthcheck = Healthcheck(**{**check, "test": tuple(check["test"])}) if check else None
+    return ImageConfig(**{**saved, **lists, "healthcheck": healthcheck})

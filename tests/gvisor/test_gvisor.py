@@ -1,0 +1,150 @@
+"""What is special to sandboxes in gVisor: whose kernel is inside, what is left behind, a whole rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from forkyard.errors import ConfigError, SandboxError
+from forkyard.sandbox import SandboxSpec
+from forkyard.sandbox.gvisor import GvisorProvider
+from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.network import Network
+from tests.support.leftovers import mounts_of, processes_of
+
+OWNER = """
+    import asyncio, sys
+    from pathlib import Path
+    from forkyard.sandbox import SandboxSpec
+    from forkyard.sandbox.gvisor import GvisorProvider
+
+    async def main():
+        async with GvisorProvider(Path(sys.argv[1])) as provider:
+            kept = await provider.create(SandboxSpec(name="kept"))
+            await kept.write("/note", b"kept")
+            await kept.stop()
+            forks = [await kept.fork() for _ in range(2)]
+            for fork in forks:
+                await fork.run("sleep 98766 > /dev/null 2>&1 &")
+            print("up", flush=True)
+            await asyncio.sleep(600)
+
+    asyncio.run(main())
+"""
+
+
+def processes_with(*words: str) -> list[str]:
+    """The command lines of this machine that hold one of `words`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if any(word in line for word in words):
+            found.append(line)
+    return found
+
+
+async def test_the_kernel_inside_is_gvisors(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await gvisor.create(SandboxSpec())
+        said = await box.run("dmesg; cat /proc/version")
+        assert "gVisor" in said.stdout
+        assert os.uname().release not in said.stdout
+        await box.close()
+
+
+async def test_a_template_of_local_is_forked_in_gvisor_and_the_other_way_round(runsc: None, home: Path) -> None:
+    async with LocalProvider(home) as local, GvisorProvider(home) as gvisor:
+        made = await local.create(SandboxSpec(name="shared-with-gvisor"))
+        await made.run("mkdir -p /work; echo local > /work/file; rm /etc/shells")
+        await made.stop()
+        fork = await (await gvisor.open("shared-with-gvisor")).fork("back-to-local")
+        assert (await fork.run("cat /work/file; test -e /etc/shells || echo removed")).stdout == "local\nremoved\n"
+        await fork.run("echo gvisor > /work/file; rm /etc/hosts")
+        await fork.stop()
+        back = await (await local.open("back-to-local")).fork()
+        assert (await back.run("cat /work/file; test -e /etc/hosts || echo removed")).stdout == "gvisor\nremoved\n"
+        for box in (back, fork, made):
+            await box.close()
+
+
+async def test_an_empty_tmp_is_the_disks_and_survives_a_stop(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await gvisor.create(SandboxSpec())
+        assert (await box.run("find /tmp -mindepth 1; echo x > /tmp/kept")).stdout == ""
+        await box.stop()
+        await box.start()
+        assert await box.read("/tmp/kept") == b"x\n"
+        await box.close()
+
+
+async def test_what_it_cannot_do_is_refused(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        with pytest.raises(ConfigError, match="no network 'public'"):
+            await gvisor.create(SandboxSpec(network=Network("public")))
+        box = await gvisor.create(SandboxSpec())
+        with pytest.raises(SandboxError, match="listen"):
+            await box.listen(8080)
+        assert (await box.run("echo fine")).stdout == "fine\n"
+        await box.close()
+
+
+def test_without_runsc_the_user_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="apt-get install runsc"):
+        GvisorProvider(tmp_path)
+    old = tmp_path / "runsc"
+    old.write_text("#!/bin/sh\necho runsc version 0.0~20221219.0\n")
+    old.chmod(0o755)
+    with pytest.raises(ConfigError, match="20240729 or newer"):
+        GvisorProvider(tmp_path)
+
+
+@pytest.mark.slow
+async def test_a_killed_owner_leaves_nothing_after_a_sweep(runsc: None, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(OWNER), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        try:
+            assert owner.stdout.readline() == "up\n"
+        finally:
+            owner.kill()
+    async with asyncio.timeout(20):
+        while processes_with("sleep 98766") or processes_of(tmp_path):
+            await asyncio.sleep(0.01)
+    async with GvisorProvider(tmp_path) as provider:
+        removed = await provider.sweep()
+        assert len([line for line in removed if line.startswith("sandbox")]) == 2
+        kept = await provider.open("kept")
+        fork = await kept.fork()
+        assert await fork.read("/note") == b"kept"
+        await fork.close()
+        await kept.close()
+    assert list((tmp_path / "trash").iterdir()) == []
+    assert list((tmp_path / "engines").iterdir()) == []
+    assert mounts_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_rollout_runs_from_fork_to_record(runsc: None, tmp_path: Path) -> None:
+    task = Path(__file__).parents[2] / "examples/tasks/dice-range"
+    arguments = ["run", str(task), "-a", "oracle", "-e", "forkyard.sandbox.gvisor:GvisorProvider", "--base", "host"]
+    done = subprocess.run(
+        [sys.executable, "-m", "forkyard.cli", *arguments, "--out", str(tmp_path / "runs"), "--run", "one"],
+        env={**os.environ, "FORKYARD_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "runs/one/traces.jsonl").read_text())
+    assert (record["status"], record["reward"]) == ("SCORED", 1.0)

@@ -1,0 +1,46 @@
+"""What a home's engines have left on the machine: processes, mounts, control groups, directories."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from forkyard.sandbox.local.cgroups import find_controllers
+
+
+def processes_of(home: Path, *engines: str) -> list[int]:
+    """Spawners, janitors and unused PID 1s of a home, which stand in it, and everything in its engines' groups."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                standing = str((entry / "cwd").readlink()).startswith(str(home))
+                groups = (entry / "cgroup").read_text()
+                if standing or any(f"/{engine}-" in groups for engine in engines):
+                    found.append(int(entry.name))
+    return found
+
+
+def groups_of(*engines: str) -> list[Path]:
+    """Control groups of engines."""
+    return [group for parent in find_controllers().parents for name in engines for group in parent.glob(f"{name}-*")]
+
+
+def mounts_of(home: Path) -> list[str]:
+    """Mounts of this process's namespace that have to do with a home."""
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(home) in line]
+
+
+def stray_directories(home: Path) -> dict[str, list[str]]:
+    """What lies in a home that no row refers to."""
+    with sqlite3.connect(f"file:{home}/forkyard.db?mode=ro", uri=True) as db:
+        known = {disk for (disk,) in db.execute("SELECT disk FROM stack UNION SELECT disk FROM boxes")}
+    db.close()
+    disks = sorted(path.name for path in (home / "disks").iterdir() if path.name not in known)
+    missing = sorted(disk for disk in known if disk and not (home / "disks" / disk / "u").is_dir())
+    others = {name: sorted(path.name for path in (home / name).iterdir()) for name in ("trash", "engines")}
+    return {"disks": disks, "missing": missing, **others}
+
+
+NOTHING: dict[str, list[str]] = {"disks": [], "missing": [], "trash": [], "engines": []}

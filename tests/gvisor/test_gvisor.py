@@ -138,6 +138,7 @@ async def test_a_killed_owner_leaves_nothing_after_a_sweep(runsc: None, tmp_path
 def test_a_rollout_runs_from_fork_to_record(runsc: None, tmp_path: Path) -> None:
     task = Path(__file__).parents[2] / "examples/tasks/dice-range"
     arguments = ["run", str(task), "-a", "oracle", "-e", "forkyard.sandbox.gvisor:GvisorProvider", "--base", "host"]
+    arguments.append("--unbounded")
     done = subprocess.run(
         [sys.executable, "-m", "forkyard.cli", *arguments, "--out", str(tmp_path / "runs"), "--run", "one"],
         env={**os.environ, "FORKYARD_HOME": str(tmp_path / "home")},

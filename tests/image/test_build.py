@@ -10,7 +10,7 @@ from forkyard.image.context import Context
 from forkyard.image.place import copy_files, find_owner
 from forkyard.image.plan import CopyFiles
 from forkyard.image.trees import of_source
-from forkyard.sandbox import ImageConfig, SandboxSpec
+from forkyard.sandbox import PUBLIC, ImageConfig, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 
 
@@ -380,3 +380,19 @@ async def test_a_file_that_changes_between_its_digest_and_its_copy_is_noticed(
         await copy_files(sandbox, copy, [of_source(source) for source in sources])
     assert await find_owner(sandbox, "5:6") == (5, 6)
     await sandbox.close()
+
+
+async def test_commands_reach_the_network_of_the_build_and_leave_its_name_servers_behind(
+    provider: LocalProvider, context: Path
+) -> None:
+    write(
+        context,
+        "RUN ls /sys/class/net > /seen; env | grep -i proxy >> /seen; echo changed > /etc/resolv.conf; sleep 1000 &",
+        'RUN ["touch", "/quiet"]',
+    )
+    before = await said(provider, "host", "cat /etc/resolv.conf || echo none")
+    image = await build(provider, context, network=PUBLIC)
+    seen = (await said(provider, image.name, "cat /seen")).split()
+    assert "tap0" in seen or any(line.startswith("https_proxy=") for line in seen)
+    assert await said(provider, image.name, "cat /etc/resolv.conf || echo none") == before
+    assert (await said(provider, image.name, "ls /sys/class/net")).split() == ["lo"]

@@ -30,7 +30,15 @@ def test_the_contract_is_kept_for_an_ordinary_user(subordinate_ids: bool) -> Non
 
 def test_an_ordinary_user_plays_a_task_from_fork_to_record(tmp_path: Path) -> None:
     with home_of_the_user() as home:
-        arguments = ["run", str(CHECKOUT / "examples/tasks/dice-range"), "-a", "oracle", "--base", "host"]
+        arguments = [
+            "run",
+            str(CHECKOUT / "examples/tasks/dice-range"),
+            "-a",
+            "oracle",
+            "--base",
+            "host",
+            "--unbounded",
+        ]
         done = run_as_user(*FORKYARD, *arguments, "--out", str(home / "runs"), "--run", "one", home=home)
         assert done.returncode == 0, done.stderr
         record = json.loads((home / "runs/one/traces.jsonl").read_text())

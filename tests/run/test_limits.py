@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forkyard.errors import ConfigError
 from forkyard.run import start
 from forkyard.sandbox import Feature
 from forkyard.sandbox.local import LocalProvider
@@ -61,12 +62,18 @@ async def test_what_the_agent_wrote_does_not_count_against_a_verifier_in_a_fork(
     assert (record["status"], record["reward"], record["verifier"]["ended_by"]) == ("SCORED", 1.0, None)
 
 
-async def test_bounds_that_cannot_be_kept_are_noted_and_the_task_runs_without(tmp_path: Path, home: Path) -> None:
+async def test_a_task_whose_bounds_cannot_be_kept_is_refused_or_runs_without_when_told_to(
+    tmp_path: Path, home: Path
+) -> None:
     write_task(tmp_path / "tasks", "one", toml="cpus = 0.5\nmemory_mb = 64\nstorage_mb = 100\n")
     provider = LocalProvider(home)
     provider._controllers = Controllers()
     heard = Heard()
-    await start(plan_of(tmp_path), heard, provider=provider)
+    with pytest.raises(
+        ConfigError, match=r"(?s)one/task.toml, line \d+: environment.cpus = 0.5: .*memory.*--unbounded"
+    ):
+        await start(plan_of(tmp_path), heard, provider=provider)
+    await start(plan_of(tmp_path, unbounded=True), heard, provider=provider)
     (record,) = lines(tmp_path / "runs" / "r")
     assert record["reward"] == 1.0
     assert [

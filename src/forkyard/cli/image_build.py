@@ -32,7 +32,7 @@ def build_(  # noqa: PLR0913 - the options of a command line
     ] = None,
     network: Annotated[
         str, option("--network", metavar="none|public|HOST,...", help="What the RUNs may reach.")
-    ] = "none",
+    ] = "public",
     base: Annotated[str | None, option("--base", metavar="IMAGE", help="Stands in for what the FROMs name.")] = None,
     no_cache: Annotated[bool, option("--no-cache", help="Run every step again.")] = False,
     timeout: Annotated[float | None, option("--timeout", metavar="SECONDS", help="Of the whole build.")] = None,

@@ -50,6 +50,9 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     base: Annotated[
         str | None, option(metavar="IMAGE", help="Start from this image (host: this machine's /usr) instead.")
     ] = None,
+    unbounded: Annotated[
+        bool, option("--unbounded", help="Play tasks without those of their bounds that the provider cannot keep.")
+    ] = False,
     out: Annotated[
         Path, option("-o", "--out", metavar="DIR", help="The directory that run directories go into.")
     ] = Path("runs"),
@@ -110,6 +113,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         provider=provider,
         verifier=verifier,
         base=base,
+        unbounded=unbounded,
         max_turns=max_turns,
         agent_timeout=agent_timeout,
         retries=retries,

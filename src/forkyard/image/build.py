@@ -194,12 +194,8 @@ class _Building:
         if self.options.on_step is not None:
             self.options.on_step(one_line(f"{place}: {step.text}"))
         action = step.action
-        network = self.network if isinstance(action, RunCommand) and not action.offline else NO_NETWORK
         try:
-            async with (
-                Gatherer(self.store, self.downloads) as gatherer,
-                self._sandbox(source, network) as sandbox,
-            ):
+            async with Gatherer(self.store, self.downloads) as gatherer, self._sandbox(source) as sandbox:
                 await _make_directories(sandbox, step.directories)
                 if isinstance(action, RunCommand):
                     await self._run(sandbox, gatherer, step, action, place)
@@ -228,10 +224,16 @@ class _Building:
                 await sandbox.write(SCRIPT, action.script.encode(), 0o755)
             env = {**action.outside, **action.env, **secrets}
             limit, reason = self._limit()
+            online = self.network != NO_NETWORK and not action.offline
+            if online:
+                await mounts.spare(_NAME_SERVERS)
+                await sandbox.set_network(self.network)
             result = await sandbox.run(action.argv, env, cwd=action.workdir, user=action.user, timeout=limit)
             if reason := reason if result.timed_out else _failure(result):
                 raise BuildError(step.where, step.text, reason, _shown(result), place)
-            if action.mounts:
+            if online:
+                await sandbox.set_network(NO_NETWORK)
+            if online or action.mounts:
                 await sandbox.stop()  # a process the command left running would go on writing
                 await sandbox.start()
                 await mounts.take_away()
@@ -245,7 +247,7 @@ class _Building:
 
     async def _finish(self, stage: StagePlan, source: str) -> ImageInfo:
         """Name the last step's disk, with the directories still to be made and the whole configuration."""
-        async with self._sandbox(source, NO_NETWORK) as sandbox:
+        async with self._sandbox(source) as sandbox:
             await _make_directories(sandbox, stage.directories)
             return await self._commit(sandbox, stage.name, stage.config)
 
@@ -257,9 +259,9 @@ class _Building:
         return image
 
     @asynccontextmanager
-    async def _sandbox(self, image: str, network: Network) -> AsyncIterator[Sandbox]:
+    async def _sandbox(self, image: str) -> AsyncIterator[Sandbox]:
         # Where and as whom a step works is said with each command: the image's own WORKDIR may not be made yet.
-        sandbox = await self.store.create(SandboxSpec(image=image, workdir="/", user="", network=network))
+        sandbox = await self.store.create(SandboxSpec(image=image, workdir="/", user=""))
         try:
             yield sandbox
         finally:
@@ -276,6 +278,7 @@ async def _make_directories(sandbox: Sandbox, directories: tuple[NewDirectory, .
             raise BuildError(new.where, f"WORKDIR {new.path}", str(error)) from error
 
 
+_NAME_SERVERS = "/etc/resolv.conf"  # written for the network a sandbox gets
 _TOO_LONG = "the build took longer than its time limit allows"
 
 

@@ -30,9 +30,13 @@ _TOP = new_info("", tarfile.DIRTYPE, 0o755)
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What was at a mount's place: nothing, with the names that were missing, or an entry and what a directory held."""
+    """What was at a mount's place: nothing, with the names that were missing, or an entry and what a directory held.
+
+    `above` is the deepest directory on the way that existed, and its entry: what is done in it changes its time.
+    """
 
     path: str
+    above: tuple[str, tarfile.TarInfo]
     missing: tuple[str, ...]
     entry: tarfile.TarInfo | None
     archive: bytes
@@ -45,7 +49,7 @@ class Mounts:
         self, store: ImageProvider, sandbox: Sandbox, gatherer: Gatherer, secrets: Mapping[str, bytes]
     ) -> None:
         self._store, self._sandbox, self._gatherer, self._secrets = store, sandbox, gatherer, secrets
-        self._placed: list[tuple[Mounted, _Before]] = []
+        self._placed: list[tuple[Mounted | None, _Before]] = []
 
     async def place(self, mounts: Sequence[Mounted]) -> dict[str, str]:
         """Put everything in its place; returns the variables that hold secrets. Raises SandboxError."""
@@ -62,6 +66,10 @@ class Mounts:
             else:
                 await self._place(mount, await self._content(mount))
         return variables
+
+    async def spare(self, path: str) -> None:
+        """Remember the file at `path`, which the command may find changed and is not to leave changed."""
+        self._placed.append((None, await self._look(path, directory=False)))
 
     async def _content(self, mount: Mounted) -> Tree:
         """What a mount holds at first; a cache has its own mode and owner, whatever it was filled with."""
@@ -94,20 +102,24 @@ class Mounts:
 
     async def _look(self, target: str, directory: bool) -> _Before:
         path = await resolve(self._sandbox, target)
-        _, missing = await split(self._sandbox, posixpath.dirname(path))
+        existing, missing = await split(self._sandbox, posixpath.dirname(path))
+        upper = await look(self._sandbox, existing)
+        if upper is None:
+            raise SandboxError(f"{existing} was removed meanwhile")
+        above = (existing, upper[0])
         found = await look(self._sandbox, path)
         if found is None:
-            return _Before(path, (*missing, posixpath.basename(path)), None, b"")
+            return _Before(path, above, (*missing, posixpath.basename(path)), None, b"")
         entry, archive = found
         if entry.isdir() != directory:
             what = ("a file", "a directory") if directory else ("a directory", "a file")
             raise SandboxError(f"{target} is {what[0]} in the image, and the mount is {what[1]}")
-        return _Before(path, (), entry, await self._sandbox.pull(path) if directory else archive)
+        return _Before(path, above, (), entry, await self._sandbox.pull(path) if directory else archive)
 
     async def take_away(self) -> None:
         """Take everything out, keep what the caches hold now, and put back what was there before."""
         for mount, before in reversed(self._placed):
-            if mount.kind == "cache":
+            if mount is not None and mount.kind == "cache":
                 await _keep(self._store, mount, self._sandbox, before.path)
             await self._restore(before)
 
@@ -120,10 +132,17 @@ class Mounts:
             await self._empty(before.path)
             if before.archive:
                 await self._sandbox.push(before.archive, before.path)
-            before.entry.name = "."
-            await self._sandbox.push(_archive(before.entry), before.path)
+            await self._refresh(before.path, before.entry)
         else:
             await self._sandbox.push(before.archive, parent)
+        if before.above[0] != "/":
+            await self._refresh(*before.above)
+
+    async def _refresh(self, path: str, entry: tarfile.TarInfo) -> None:
+        """Give a directory its mode, owner and time again, unless the command removed it."""
+        if await kind(self._sandbox, path) == "directory":
+            entry.name = "."
+            await self._sandbox.push(_archive(entry), path)
 
     async def _remove(self, path: str) -> None:
         parent, name = posixpath.split(path)

@@ -11,12 +11,12 @@ from forkyard.harness import Harness
 from forkyard.image import base_images, check_build, ensure_image, find_image, read_dockerfile
 from forkyard.run.plan import Plan
 from forkyard.sandbox import Feature, ImageProvider, ImageStore, Provider
-from forkyard.sandbox.limits import unkept
+from forkyard.sandbox.limits import FEATURES, unkept
 from forkyard.task import Task
 from forkyard.values import first_names, printable
 
 _BOUNDS = {"cpus": "processor time", "memory_mb": "memory", "disk_mb": "disk space"}
-_LEAVE_OUT = "leave the bound out, or choose another provider with -e"
+_UNBOUNDED = "`forkyard doctor` says what is missing; --unbounded plays the task without this bound"
 LACKING = {
     Feature.ISOLATED: ("", "play it on one that isolates: -e local"),
     Feature.IMAGES: ("image", "play it on one that keeps images: -e local"),
@@ -36,9 +36,9 @@ LACKING = {
         'write network_mode = "no-network" if the task can do without (in Python network_allow = ()), '
         "or choose another provider with -e",
     ),
-    Feature.LIMIT_CPU: ("resources.cpu", _LEAVE_OUT),
-    Feature.LIMIT_MEMORY: ("resources.memory", _LEAVE_OUT),
-    Feature.LIMIT_DISK: ("resources.disk", _LEAVE_OUT),
+    Feature.LIMIT_CPU: ("resources.cpu", _UNBOUNDED),
+    Feature.LIMIT_MEMORY: ("resources.memory", _UNBOUNDED),
+    Feature.LIMIT_DISK: ("resources.disk", _UNBOUNDED),
 }
 """For each feature a task may ask for: the field of its data that does, and the mend when a provider lacks it."""
 
@@ -105,6 +105,8 @@ def _provider_problems(plan: Plan, tasks: Sequence[Task], provider: Provider) ->
         mode = plan.verifier or task.data.verifier
         if mode == "forked":
             needs.add(Feature.FORK)
+        if not plan.unbounded:
+            needs |= {FEATURES[name] for name in unkept(limits_of(task), provider.features)}
         if mode == "separate":
             text = "a separate verifier sandbox is not available yet; grade with --verifier forked"
             said.append((text, task.where("verifier"), task.name))

@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 from forkyard.errors import SandboxError
 from forkyard.image import build, ensure_image
-from forkyard.sandbox import Feature, ImageProvider, Provider
+from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, ImageProvider, Provider
 from forkyard.task import Task
 
 HOST = "host"
@@ -59,7 +59,9 @@ class Images:
         return (await ensure_image(cast(ImageProvider, self._provider), name)).name
 
     async def _build(self, directory: Path, timeout: float) -> str:
-        return (await build(cast(ImageProvider, self._provider), directory, base=self._base, timeout=timeout)).name
+        store, features = cast(ImageProvider, self._provider), self._provider.features
+        network = PUBLIC if {Feature.PUBLIC_NETWORK, Feature.LIVE_NETWORK} <= features else NO_NETWORK
+        return (await build(store, directory, base=self._base, timeout=timeout, network=network)).name
 
     async def close(self) -> None:
         """End what is still being made."""

@@ -51,6 +51,7 @@ class Plan(_Frozen):
     provider: str = "local"
     verifier: VerifierMode | None = None
     base: str | None = None
+    unbounded: bool = False  # whether tasks are played without the bounds that the provider cannot keep
     max_turns: int | None = Field(None, ge=1)
     agent_timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
     retries: int = Field(2, ge=0, le=10)

@@ -44,6 +44,7 @@ class Channel:
         self._forgotten: dict[int, str] = {}  # requests whose answers will be thrown away
         self._next = 0
         self._sending = asyncio.Lock()
+        self._room = asyncio.Event()  # in the socket, for whoever sends
         self._on_end = on_end
         self.ended: str | None = None
         self._loop.add_reader(self._fd, self._readable)
@@ -86,28 +87,53 @@ class Channel:
             self._forgotten[request] = waiting[0]
 
     async def send(self, message: dict[str, Any], fds: list[int]) -> None:
-        """Send one message and wait for no answer."""
+        """Send one message and wait for no answer. Once begun it is sent whole, also when the caller is cancelled."""
         data = memoryview(wire.encode(message))
-        async with self._sending:
-            while data:
-                self._check()
-                try:
-                    sent = self._sock.sendmsg([data], wire.ancillary(fds))
-                except BlockingIOError:
-                    await self._writable()
-                    continue
-                except OSError:
-                    self.end("its PID 1 is gone")
-                    continue
-                data, fds = data[sent:], []
+        await self._sending.acquire()
+        left = data
+        try:
+            while len(left := self._put(data, fds)) == len(data):
+                await self._writable()
+        finally:
+            if not 0 < len(left) < len(data):
+                self._sending.release()
+        if left:
+            rest = self._loop.create_task(self._send_rest(left))
+            rest.add_done_callback(self._sent)
+            await asyncio.shield(rest)
+
+    def _put(self, data: memoryview, fds: list[int]) -> memoryview:
+        """Send as much as there is room for; what is left."""
+        self._check()
+        try:
+            return data[self._sock.sendmsg([data], wire.ancillary(fds)) :]
+        except BlockingIOError:
+            return data
+        except OSError:
+            self.end("its PID 1 is gone")
+            self._check()
+            raise
+
+    async def _send_rest(self, left: memoryview) -> None:
+        while left:
+            await self._writable()
+            left = self._put(left, [])
+
+    def _sent(self, rest: asyncio.Task[None]) -> None:
+        """Let the next message begin: half a one before it would garble both."""
+        self._sending.release()
+        if not rest.cancelled():
+            rest.exception()  # that the sandbox is gone: whoever still waits is told
 
     async def _writable(self) -> None:
-        ready = asyncio.Event()
-        self._loop.add_writer(self._fd, ready.set)
+        """Wait for room, or for the end of the sandbox."""
+        self._room = asyncio.Event()
+        self._loop.add_writer(self._fd, self._room.set)
         try:
-            await ready.wait()
+            await self._room.wait()
         finally:
-            self._loop.remove_writer(self._fd)
+            if self.ended is None:
+                self._loop.remove_writer(self._fd)
 
     def _check(self) -> None:
         if self.ended is not None:
@@ -165,6 +191,7 @@ class Channel:
         self.ended = why
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
+        self._room.set()  # whoever sends finds out
         self._sock.close()
         for fd in self._fds:
             os.close(fd)

@@ -4,6 +4,8 @@
     +-- ConfigError              found before anything starts: what, where, and the mend
     +-- RolloutError             one rollout went wrong; recorded on its trace, never a crash of the run
         +-- SandboxError         a sandbox could not do what it was asked
+        |   +-- TooLarge         a file or an archive has more bytes than the caller takes
+        |   +-- NotAFile         what was to be read is no regular file, nor a directory
         |   +-- SandboxLost      this sandbox is gone (its PID 1 died or it was closed)
         |       +-- EngineLost   so is the provider's engine: infrastructure, whoever acted last
         +-- TaskError            code of a task raised
@@ -11,7 +13,7 @@
         +-- EnvError             code of an env raised
         +-- ToolsetError         a tool server failed
         +-- InterceptionError    the model gateway failed
-        +-- ProviderError        the model's provider failed (after retries)
+        +-- ModelError           the model's provider failed (after retries)
             +-- AuthenticationError, ModelNotFoundError   wrong for every rollout: the run stops early
             +-- ContextLengthError                        the conversation no longer fits: a stop, not a failure
             +-- ContentFilterError                        the provider refused to answer
@@ -64,6 +66,14 @@ class SandboxError(RolloutError):
     kind = "sandbox"
 
 
+class TooLarge(SandboxError):
+    """A file or an archive has more bytes than whoever asked for it takes; the same with a higher limit may work."""
+
+
+class NotAFile(SandboxError):
+    """What was to be read is neither a regular file nor a directory: a FIFO, a device, a window of the kernel."""
+
+
 class SandboxLost(SandboxError):
     """The sandbox is gone: its PID 1 died, or it was closed."""
 
@@ -102,7 +112,7 @@ class InterceptionError(RolloutError):
     kind = "interception"
 
 
-class ProviderError(RolloutError):
+class ModelError(RolloutError):
     """The model's provider failed for good: retries are spent, or retrying cannot help."""
 
     kind = "provider"
@@ -112,27 +122,27 @@ class ProviderError(RolloutError):
         self.status_code = status_code
 
 
-class AuthenticationError(ProviderError):
+class AuthenticationError(ModelError):
     """The provider refused the key (401, 403)."""
 
     kind = "authentication"
     fatal = True
 
 
-class ModelNotFoundError(ProviderError):
+class ModelNotFoundError(ModelError):
     """The provider does not know the model (404)."""
 
     kind = "model_not_found"
     fatal = True
 
 
-class ContextLengthError(ProviderError):
+class ContextLengthError(ModelError):
     """The conversation no longer fits into the model's context."""
 
     kind = "context_length"
 
 
-class ContentFilterError(ProviderError):
+class ContentFilterError(ModelError):
     """The provider declined to answer this conversation."""
 
     kind = "content_filter"

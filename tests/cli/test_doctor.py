@@ -135,7 +135,7 @@ def test_missing_programs_are_named_and_the_provider_works_all_the_same(tmp_path
 
 async def test_a_provider_without_controllers_says_which(home: Path) -> None:
     async with LocalProvider(home) as provider:
-        provider._controllers = Controllers(pids=provider._controllers.pids)
+        provider.yard.controllers = Controllers(pids=provider.yard.controllers.pids)
         found = {finding.name: finding for finding in await provider.findings()}
         assert not found["control groups"].ok
         assert "cpu, memory" in found["control groups"].detail

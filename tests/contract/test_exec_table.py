@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from forkyard.sandbox import ProgramResult, Provider, Sandbox, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
-from forkyard.sandbox.protocol import OUTPUT_LIMIT
 from forkyard.sandbox.subprocess import SubprocessProvider
+from forkyard.sandbox.values import OUTPUT_LIMIT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROWS = json.loads((Path(__file__).parents[1] / "cases" / "tables" / "exec.json").read_text())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forkyard.errors import HarnessError, ProviderError, SandboxError, SandboxLost
+from forkyard.errors import HarnessError, ModelError, SandboxError, SandboxLost
 from forkyard.harness import AgentLimits, BashHarness, ModelContext
 from forkyard.model import ScriptedModel
 from forkyard.sandbox import Sandbox
@@ -233,7 +233,7 @@ async def test_a_provider_that_takes_no_tools_is_asked_for_fenced_blocks(sandbox
 async def test_native_mode_never_changes_over(sandbox: Sandbox) -> None:
     async with playing(REFUSES_TOOLS) as provider:
         model = provider.model()
-        with pytest.raises(ProviderError, match="does not support tools"):
+        with pytest.raises(ModelError, match="does not support tools"):
             await play(BashHarness(tool_mode="native"), model, sandbox)
         await model.close()
 
@@ -241,7 +241,7 @@ async def test_native_mode_never_changes_over(sandbox: Sandbox) -> None:
 async def test_once_tools_have_worked_a_refusal_is_an_error(sandbox: Sandbox) -> None:
     async with playing(reply(message(None, ["echo a"]), "tool_calls"), REFUSES_TOOLS) as provider:
         model = provider.model()
-        with pytest.raises(ProviderError, match="does not support tools"):
+        with pytest.raises(ModelError, match="does not support tools"):
             await play(BashHarness(), model, sandbox)
         await model.close()
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import random
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from forkyard.image import BuildError, build
 from forkyard.sandbox import SandboxSpec
@@ -17,6 +19,10 @@ from forkyard.sandbox.local import LocalProvider
 
 
 def packed(path: Path, mode: Any) -> None:
+    if mode == "w:zst":
+        packed(path, "w:")
+        path.write_bytes(zstandard.compress(path.read_bytes()))
+        return
     with tarfile.open(path, mode) as tar:
         for name, kind, content in [
             ("./d", tarfile.DIRTYPE, b""),
@@ -44,7 +50,7 @@ async def said(provider: LocalProvider, image: str, command: str) -> str:
 
 
 @pytest.mark.usefixtures("many_users")
-@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:bz2", "w:xz", "w:zst"])
 async def test_an_archive_is_unpacked(provider: LocalProvider, context: Path, mode: str) -> None:
     packed(context / "a", mode)
     (context / "plain").write_text("no archive")
@@ -86,6 +92,42 @@ async def test_an_archive_that_points_outside_or_is_cut_is_refused(provider: Loc
         tar.addfile(device)
     with pytest.raises(BuildError, match="Dockerfile:2: .*holds the device 'null'"):
         await build(provider, context)
+
+
+async def test_an_archive_that_is_cut_within_a_file_is_refused(provider: LocalProvider, context: Path) -> None:
+    info = tarfile.TarInfo("f")
+    info.size = 500_000
+    with tarfile.open(context / "a", "w:gz") as tar:
+        tar.addfile(info, io.BytesIO(random.Random(1).randbytes(info.size)))
+    (context / "a").write_bytes((context / "a").read_bytes()[:250_000])
+    (context / "Dockerfile").write_text("FROM host\nADD a /x/\n")
+    with pytest.raises(BuildError, match="Dockerfile:2: "):
+        await build(provider, context)
+    assert await provider.sandboxes() == []
+
+
+async def test_extended_attributes_go_along_with_files(provider: LocalProvider, context: Path) -> None:
+    note = {"SCHILY.xattr.user.note": "kept"}
+    info = tarfile.TarInfo("d/f")
+    info.pax_headers = note
+    with tarfile.open(context / "a", "w:", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(info)
+    (context / "Dockerfile").write_text(
+        "FROM host AS one\nADD a /x/\n"
+        "FROM host\nCOPY --from=one /x/d /dir\nCOPY --from=one /x/d/f /file\n"
+        "RUN --mount=type=cache,target=/c,from=one,source=/x/d true\n"
+        "RUN --mount=type=cache,target=/c mkdir /cached && cp --preserve=xattr /c/f /cached/f\n"
+    )
+    image = await build(provider, context)
+    sandbox = await provider.create(SandboxSpec(image=image.name))
+    try:
+        for path in ("/dir", "/cached", "/"):
+            archive = await sandbox.pull(path, exclude=["*/*", "[!f]*", "f[!i]*"])
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
+                (found,) = tree
+            assert (path, found.pax_headers.get("SCHILY.xattr.user.note")) == (path, "kept")
+    finally:
+        await sandbox.close()
 
 
 class Server:

@@ -57,7 +57,6 @@ def test_sources_are_found(root: Path, patterns: list[str], found: list[list[str
         ("none", "none is not in the build context"),
         ("none/x", "not in the build context"),
         ("a.txt/x", "cannot be read: Not a directory"),
-        ("none*", "nothing in the build context matches none*"),
         ("../x", "leaves the build context"),
         ("d/../../x", "leaves the build context"),
         ("d/../a.txt", "leaves the build context"),

@@ -353,6 +353,8 @@ PROBLEMS = [
     (["FROM a", 'CMD ["a\\u0000"]'], [(2, "NUL")]),
     (["FROM a", 'CMD ["\\ud800"]'], [(2, "surrogate")]),
     (["FROM a", "COPY --what c d"], [(2, "COPY --what is not supported: delete it")]),
+    (["FROM a", "COPY --form=b c d"], [(2, "COPY --form is not supported: did you mean --from?")]),
+    (["FROM a", "RUN --mout=type=cache,target=/c d"], [(2, "RUN --mout is not supported: did you mean --mount?")]),
     (["FROM a", "COPY --chown c d"], [(2, "--chown has no value")]),
     (["FROM a", "COPY --chown=1 --chown=2 c d"], [(2, "--chown is given twice")]),
     (["FROM a", "COPY c"], [(2, "COPY needs a source and a destination")]),

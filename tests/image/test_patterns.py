@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,3 +113,23 @@ def test_any_pattern_compiles_or_is_refused(pattern: str, name: str) -> None:
             pattern_regex(pattern, deep=deep).fullmatch(name)
         except Problem:
             assert "[" in pattern
+
+
+@pytest.mark.parametrize("pattern", ["*a*a*a*a*a*a*a*b", "**/a/**/a/**/a/**/a/**/b", "**/*a*a/**/*a*a/**/b", "a**a**b"])
+def test_no_pattern_makes_a_long_name_slow(pattern: str) -> None:
+    regex = pattern_regex(pattern, deep=True)
+    for name in ("a" * 255, "a/" * 1000, "aaaaaaa/" * 250):
+        assert not regex.fullmatch(name)
+
+
+def test_too_many_double_stars_within_names_are_refused() -> None:
+    with pytest.raises(Problem, match="begin within a name"):
+        pattern_regex("a**a**a**b", deep=True)
+
+
+@pytest.mark.parametrize("pattern", ["**", "a/**", "**/", "a**", "**/**", "x/**/a*b*c", "*b*/**/c"])
+@pytest.mark.parametrize("name", ["a/b", "x/y/a-b-bc", "abb/x/c", "a", "x/abc", "bb/c"])
+def test_a_pattern_matches_what_its_plain_reading_matches(pattern: str, name: str) -> None:
+    plain = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+    plain = ".*".join([plain.removesuffix("(?:.*/)?"), ""]) if pattern.endswith("**/") else plain
+    assert bool(pattern_regex(pattern, deep=True).fullmatch(name)) == bool(re.fullmatch(plain, name))

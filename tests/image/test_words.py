@@ -165,3 +165,24 @@ def test_reading_a_word_raises_nothing_but_its_own_error(text: str, escape: str)
     split_words(text, escape)
     with suppress(Problem):
         parse_word(text, escape).expand({"X": "1"})
+
+
+@pytest.mark.parametrize(
+    "pattern", ["%%*a*a*a*a*a*a*a*b", "##*a*a*a*a*a*b", "%?*?*?*?*?*b", "//*a*a*a*a*a*b/x", "/a*a*a*b/x"]
+)
+def test_no_pattern_makes_a_long_value_slow(pattern: str) -> None:
+    value = "a" * 100_000
+    assert parse_word(f"${{v{pattern}}}").expand({"v": value}) == value
+
+
+@pytest.mark.parametrize("text", ["$v$v", "${v//a/$v}", "${x:-$v$v}"])
+def test_a_word_that_doubles_without_end_is_refused(text: str) -> None:
+    value = "a"
+    with pytest.raises(Problem, match="more than"):
+        for _ in range(40):
+            value = parse_word(text).expand({"v": value * 2})
+
+
+def test_a_pattern_of_any_length_is_not_tried() -> None:
+    with pytest.raises(Problem, match="256 characters"):
+        parse_word("${v#" + "?" * 300 + "}").expand({"v": "a"})

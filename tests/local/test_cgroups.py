@@ -152,7 +152,7 @@ async def test_a_sandbox_is_born_in_its_group_of_version_2(scope: Path, home: Pa
     parent = scope / "forkyard"
     parent.mkdir()
     async with LocalProvider(home) as provider:
-        provider._controllers = Controllers(cpu=Place(parent, True))
+        provider.yard.controllers = Controllers(cpu=Place(parent, True))
         sandbox = await provider.create(SandboxSpec())
         group = Path(f"/proc/{sandbox._live.pid}/cgroup").read_text()  # type: ignore[attr-defined]
         assert f"0::/{scope.name}/forkyard/{provider.store.engine}-" in group

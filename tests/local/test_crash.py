@@ -39,7 +39,7 @@ LIFE = """
         boxes = []
 
         def step(what):
-            engine = provider._engine
+            engine = provider.yard._engine
             live = boxes[-1]._live if boxes else None
             pids = engine._process.pid if engine else 0, live.pid if live else 0
             print(what.replace(" ", "-"), provider.store.engine, *pids, flush=True)

@@ -16,7 +16,7 @@ from forkyard.errors import ConfigError, EngineLost, SandboxError, SandboxLost
 from forkyard.sandbox import Limits, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.cgroups import find_controllers
-from forkyard.sandbox.local.engine import IdMap
+from forkyard.sandbox.local.idmap import IdMap
 from tests.support.leftovers import processes_of
 
 
@@ -69,7 +69,7 @@ async def test_a_dead_pid_1_is_a_lost_sandbox(local: LocalProvider) -> None:
 async def test_a_dead_spawner_is_replaced_and_what_it_forked_goes_on(home: Path) -> None:
     async with LocalProvider(home) as provider:
         first = await provider.create(SandboxSpec())
-        engine = provider._engine
+        engine = provider.yard._engine
         assert engine is not None
         engine._process.kill()
         engine._process.wait()
@@ -155,7 +155,7 @@ async def test_a_home_of_another_mapping_is_refused(tmp_path: Path) -> None:
     async with LocalProvider(tmp_path) as provider:
         await provider.sandboxes()
         provider2 = LocalProvider(tmp_path)
-        provider2._ids = IdMap("single", "0 0 1", "0 0 1", (1, 1))
+        provider2.yard.ids = IdMap("single", "0 0 1", "0 0 1", (1, 1))
         with pytest.raises(ConfigError, match="another FORKYARD_HOME"):
             await provider2.sandboxes()
 
@@ -244,3 +244,15 @@ async def test_the_engine_runs_ahead_of_the_commands_it_starts(local: LocalProvi
     await sandbox.close()
     assert int(engine[-1]) < 0
     assert command[-2:] == ["0", "0"]
+
+
+async def test_a_command_cancelled_while_its_message_is_sent_harms_no_other(local: LocalProvider) -> None:
+    sandbox = await local.create(SandboxSpec())
+    long = ["echo", *["x" * 100_000] * 15]  # far more than a socket holds
+    for turns in range(12):
+        task = asyncio.create_task(sandbox.run(long))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    assert (await sandbox.run("echo ok")).stdout == "ok\n"

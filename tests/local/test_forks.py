@@ -85,7 +85,7 @@ async def listing(box: Sandbox, *tops: str) -> dict[str, Any]:
 
 async def test_a_fork_of_a_tree_full_of_traps_is_the_same_tree(local: LocalProvider) -> None:
     async with asyncio.timeout(60):
-        source = await local.create(SandboxSpec(env={"USERS": "1"} if local.many_users else {}))
+        source = await local.create(SandboxSpec(env={"USERS": "1"} if local.yard.many_users else {}))
         made = await source.run(["python3", "-c", WEIRD])
         assert made.ok, made.stderr
         before = await listing(source, "/w", "/etc", "/usr/forks")

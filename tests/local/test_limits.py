@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from forkyard.errors import ConfigError, SandboxError, SandboxLost
-from forkyard.sandbox import Feature, Limits, SandboxSpec
-from forkyard.sandbox.limits import check_limits, kept, unkept
+from forkyard.sandbox import Feature, Limits, ProgramResult, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.cgroups import find_controllers
 from forkyard.sandbox.local.diskwatch import LOW_WATER_MB
+from forkyard.sandbox.promises import check_spec, kept, unkept
 from tests.support.ordinary_user import home_of_the_user, run_as_user
 
 V1 = Path("/sys/fs/cgroup")
@@ -52,6 +52,7 @@ def pid_of(sandbox: object) -> int:
         {"disk_mb": -1},
         {"open_files": 10},
         {"file_mb": "5"},
+        {"output_mb": 0},
     ],
     ids=str,
 )
@@ -67,7 +68,7 @@ def test_a_bound_that_nobody_keeps_is_refused_or_left_out() -> None:
     assert unkept(limits, features) == ["cpus", "file_mb"]
     assert kept(limits, features) == Limits(pids=64)
     with pytest.raises(ConfigError, match="cannot bound cpus on this machine") as told:
-        check_limits("local", limits, features)
+        check_spec("local", SandboxSpec(limits=limits), features)
     assert len(told.value.problems) == 2
 
 
@@ -78,7 +79,7 @@ async def test_a_sandbox_without_limits_is_in_a_group_for_its_processes_alone(lo
     pids = group_of(pid, "pids")
     assert pids is not None and (pids / "pids.max").read_text() == "512\n"
     assert (group_of(pid, "memory"), group_of(pid, "cpu")) == (None, None)
-    assert local._disk_watch is None
+    assert local.yard._disk_watch is None
     await sandbox.close()
 
 
@@ -152,7 +153,7 @@ async def test_limits_survive_the_death_of_the_spawner(home: Path) -> None:
         sandbox = await provider.create(SandboxSpec(limits=Limits(disk_mb=20)))
         fill = "rm -f /f; fallocate -l 60M /f; sleep 30"
         assert (await sandbox.run(fill, timeout=20)).ended_by == "disk"
-        engine = provider._engine
+        engine = provider.yard._engine
         assert engine is not None
         engine._process.kill()
         engine._process.wait()
@@ -164,7 +165,7 @@ async def test_limits_survive_the_death_of_the_spawner(home: Path) -> None:
 async def test_a_sandbox_whose_disk_nobody_watches_any_more_is_ended(home: Path) -> None:
     async with LocalProvider(home) as provider:
         sandbox = await provider.create(SandboxSpec(limits=Limits(disk_mb=20)))
-        watch = provider._disk_watch
+        watch = provider.yard._disk_watch
         assert watch is not None
         watch._sock.shutdown(2)
         with pytest.raises(SandboxLost, match="nobody watches"):
@@ -248,3 +249,21 @@ def test_no_group_is_left_of_a_closed_provider(home: Path) -> None:
 
     engine = asyncio.run(use())
     assert [group for parent in find_controllers().parents for group in parent.glob(f"{engine}-*")] == []
+
+
+async def test_an_output_bound_costs_nothing_where_it_is_not_asked_for(local: LocalProvider) -> None:
+    sandbox = await local.create(SandboxSpec())
+    assert sandbox._live.commands.allowance is None  # type: ignore[attr-defined]
+    await sandbox.close()
+
+
+async def test_output_counts_for_all_commands_whatever_is_kept_and_outlives_a_stop(local: LocalProvider) -> None:
+    sandbox = await local.create(SandboxSpec(limits=Limits(output_mb=1)))
+    for _ in range(3):
+        assert (await sandbox.run("head -c 300000 /dev/zero", output_limit=0)).ok
+    await sandbox.stop()
+    await sandbox.start()
+    result = await sandbox.run("head -c 100000 /dev/zero; head -c 100000 /dev/zero >&2; sleep 60", timeout=20)
+    assert (result.exit_code, result.ended_by, result.timed_out) == (-9, "output", False)
+    assert await sandbox.run("echo more") == ProgramResult(-9, ended_by="output")
+    await sandbox.close()

@@ -12,7 +12,7 @@ import pytest
 from forkyard.errors import (
     AuthenticationError,
     ConfigError,
-    ProviderError,
+    ModelError,
 )
 from forkyard.model import ChatModel, Sampling, model_from
 from forkyard.trace import Usage
@@ -123,9 +123,9 @@ async def test_a_passing_fault_is_retried(bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize("body", [{"choices": []}, {"choices": [{"message": None}]}, "no JSON", {"error": "gone"}])
 async def test_a_reply_malformed_for_ever_is_a_provider_error_after_a_few_requests(body: Any) -> None:
     async with model_playing({"body": body, "repeat": True}) as (model, provider):
-        with pytest.raises(ProviderError, match="6 tries") as caught:
+        with pytest.raises(ModelError, match="6 tries") as caught:
             await model.complete(HELLO)
-    assert (type(caught.value), caught.value.status_code) == (ProviderError, 502)
+    assert (type(caught.value), caught.value.status_code) == (ModelError, 502)
     assert len(provider.asked) == 6
 
 
@@ -176,7 +176,7 @@ async def test_a_senseless_retry_after_falls_back_to_the_usual_pause(asked: str)
 
 async def test_pauses_grow_and_end_with_the_time_for_retries() -> None:
     async with model_playing(error(500, "oops"), retry_seconds=100) as (model, provider):
-        with pytest.raises(ProviderError, match=r"answered 500: oops \(\d+ tries in \d+ s") as caught:
+        with pytest.raises(ModelError, match=r"answered 500: oops \(\d+ tries in \d+ s") as caught:
             await model.complete(HELLO)
     assert caught.value.status_code == 500
     assert sum(provider.pauses) <= 100
@@ -186,14 +186,14 @@ async def test_pauses_grow_and_end_with_the_time_for_retries() -> None:
 async def test_a_pause_longer_than_the_time_for_retries_is_not_begun() -> None:
     answer = {"status": 429, "headers": {"Retry-After": "3600"}, "body": {"error": {"message": "later"}}}
     async with model_playing(answer) as (model, provider):
-        with pytest.raises(ProviderError, match="later .*one try; the next would be 3[67]"):
+        with pytest.raises(ModelError, match="later .*one try; the next would be 3[67]"):
             await model.complete(HELLO)
     assert provider.pauses == []
 
 
 async def test_a_spent_account_is_not_asked_again() -> None:
     async with model_playing(error(429, "You exceeded your current quota", code="insufficient_quota")) as (model, _):
-        with pytest.raises(ProviderError, match="no credit"):
+        with pytest.raises(ModelError, match="no credit"):
             await model.complete(HELLO)
 
 
@@ -205,7 +205,7 @@ async def test_a_hanging_provider_is_given_up_at_the_timeout() -> None:
 
 async def test_a_provider_that_hangs_for_ever_is_a_timeout_of_the_provider() -> None:
     async with model_playing({"hang": True, "repeat": True}, timeout=0.05, retry_seconds=1) as (model, _):
-        with pytest.raises(ProviderError, match="did not answer within") as caught:
+        with pytest.raises(ModelError, match="did not answer within") as caught:
             await model.complete(HELLO)
     assert caught.value.status_code == 504
 
@@ -224,7 +224,7 @@ async def test_an_address_nobody_listens_at_is_given_up_soon_and_named() -> None
     async with playing() as provider:
         provider.url = f"http://127.0.0.1:{port}/v1"
         model = provider.model()
-        with pytest.raises(ProviderError, match=f"127.0.0.1:{port}.* cannot be reached.*OPENAI_BASE_URL") as caught:
+        with pytest.raises(ModelError, match=f"127.0.0.1:{port}.* cannot be reached.*OPENAI_BASE_URL") as caught:
             await model.complete(HELLO)
         await model.close()
     assert caught.value.status_code == 503
@@ -234,7 +234,7 @@ async def test_an_address_nobody_listens_at_is_given_up_soon_and_named() -> None
 async def test_a_provider_that_restarts_in_the_middle_of_a_run_is_waited_for() -> None:
     async with model_playing(reply("hi") | {"goodbye": True}) as (model, provider):
         await model.complete(HELLO)
-        with pytest.raises(ProviderError, match="cannot be reached"):
+        with pytest.raises(ModelError, match="cannot be reached"):
             await model.complete(HELLO)
     assert sum(provider.pauses) > 500
 
@@ -263,7 +263,7 @@ async def test_the_key_is_in_no_error(written: dict[str, Any]) -> None:
 )
 async def test_an_error_that_quotes_the_provider_quotes_no_key(answer: dict[str, Any]) -> None:
     async with model_playing(answer | {"repeat": True}, retry_seconds=5) as (model, _):
-        with pytest.raises(ProviderError) as caught:
+        with pytest.raises(ModelError) as caught:
             await model.complete(HELLO)
     text = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
     assert KEY[:10] not in text

@@ -10,8 +10,8 @@ from forkyard.errors import (
     AuthenticationError,
     ContentFilterError,
     ContextLengthError,
+    ModelError,
     ModelNotFoundError,
-    ProviderError,
 )
 from forkyard.model import ToolsRefusedError
 from tests.model.provider import error, message, model_playing, reply
@@ -31,16 +31,16 @@ TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": 
         (error(400, "The response was filtered", code="content_filter"), ContentFilterError),
         (error(403, "Your input was flagged by moderation"), ContentFilterError),
         (reply(message(""), "content_filter"), ContentFilterError),
-        (error(400, "temperature: must be at most 2"), ProviderError),
-        (error(402, "pay first"), ProviderError),
-        (error(422, "unknown field"), ProviderError),
-        ({"status": 301, "headers": {"Location": "/elsewhere"}, "body": ""}, ProviderError),
-        ({"status": 204, "body": ""}, ProviderError),
+        (error(400, "temperature: must be at most 2"), ModelError),
+        (error(402, "pay first"), ModelError),
+        (error(422, "unknown field"), ModelError),
+        ({"status": 301, "headers": {"Location": "/elsewhere"}, "body": ""}, ModelError),
+        ({"status": 204, "body": ""}, ModelError),
     ],
 )
-async def test_a_refusal_is_named_at_once(answer: dict[str, Any], kind: type[ProviderError]) -> None:
+async def test_a_refusal_is_named_at_once(answer: dict[str, Any], kind: type[ModelError]) -> None:
     async with model_playing(answer) as (model, provider):
-        with pytest.raises(ProviderError) as caught:
+        with pytest.raises(ModelError) as caught:
             await model.complete(HELLO)
     assert type(caught.value) is kind
     assert caught.value.status_code == answer["status"]
@@ -49,7 +49,7 @@ async def test_a_refusal_is_named_at_once(answer: dict[str, Any], kind: type[Pro
 
 async def test_other_refusals_name_the_status_and_what_the_provider_said() -> None:
     async with model_playing(error(400, "temperature: must be at most 2")) as (model, _):
-        with pytest.raises(ProviderError, match="answered 400: temperature: must be at most 2"):
+        with pytest.raises(ModelError, match="answered 400: temperature: must be at most 2"):
             await model.complete(HELLO)
 
 
@@ -114,9 +114,9 @@ async def test_a_conversation_that_no_longer_fits_is_recognised_in_many_wordings
 )
 async def test_other_bad_requests_are_not_taken_for_it(text: str) -> None:
     async with model_playing(error(400, text)) as (model, _):
-        with pytest.raises(ProviderError) as caught:
+        with pytest.raises(ModelError) as caught:
             await model.complete(HELLO, [TOOL])
-    assert type(caught.value) is ProviderError
+    assert type(caught.value) is ModelError
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ async def test_a_task_whose_bounds_cannot_be_kept_is_refused_or_runs_without_whe
 ) -> None:
     write_task(tmp_path / "tasks", "one", toml="cpus = 0.5\nmemory_mb = 64\nstorage_mb = 100\n")
     provider = LocalProvider(home)
-    provider._controllers = Controllers()
+    provider.yard.controllers = Controllers()
     heard = Heard()
     with pytest.raises(
         ConfigError, match=r"(?s)one/task.toml, line \d+: environment.cpus = 0.5: .*memory.*--unbounded"

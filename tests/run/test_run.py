@@ -270,6 +270,7 @@ async def test_a_refusal_names_the_file_the_line_the_key_and_the_mend(tmp_path: 
     wanted = {
         "public_network": f"{first / 'task.toml'}, line 5: environment.allow_internet = true: needs public_network, ",
         "users": f'{first / "task.toml"}, line 7: agent.user = "bob": needs users, ',
+        "limit_cpu": f"{first / 'task.toml'}, line 4: environment.cpus = 1.0: needs limit_cpu, ",
         "images": f"{first / 'environment/Dockerfile'}: needs images, ",
         "isolated": f"{first / 'task.toml'}: needs isolated, ",
         "fork": "--verifier: needs fork, ",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from forkyard.errors import SandboxLost
+from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox import NO_NETWORK, PUBLIC, Network, ProgramResult, Sandbox, SandboxSpec, forwarded
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.network_public import own_addresses, program
@@ -37,7 +37,12 @@ server.serve_forever()
 
 @asynccontextmanager
 async def box_on(local: LocalProvider, network: Network) -> AsyncIterator[Sandbox]:
-    sandbox = await local.create(SandboxSpec(network=network))
+    async with closed_at_the_end(await local.create(SandboxSpec(network=network))) as sandbox:
+        yield sandbox
+
+
+@asynccontextmanager
+async def closed_at_the_end(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
     try:
         yield sandbox
     finally:
@@ -76,10 +81,10 @@ async def files(directory: Path) -> AsyncIterator[int]:
 
 async def test_without_a_network_there_is_no_proxy_and_no_task(local: LocalProvider) -> None:
     async with box_on(local, NO_NETWORK) as box:
-        tasks = len(asyncio.all_tasks())
+        tasks = asyncio.all_tasks()
         assert "proxy" not in (await box.run("env")).stdout.lower()
         assert box.visits == ()
-        assert len(asyncio.all_tasks()) <= tasks
+        assert {str(task.get_coro()) for task in asyncio.all_tasks() - tasks if "_fill" not in str(task)} == set()
 
 
 async def test_curl_and_urllib_reach_what_is_allowed_and_say_what_is_not(local: LocalProvider) -> None:
@@ -250,6 +255,63 @@ async def test_public_is_an_interface_that_comes_and_goes(local: LocalProvider) 
         await box.stop()
         await box.start()
         assert "tap0" in await out(box, "cat /proc/net/dev")
+
+
+RESOLVERS = {
+    "a file": "printf 'nameserver 192.0.2.7\\n' > /etc/resolv.conf; chmod 640 /etc/resolv.conf",
+    "a link": "ln -sfn ../run/nowhere/resolv.conf /etc/resolv.conf",
+    "no file": "rm /etc/resolv.conf",
+    "no directory": "cp -a /etc /etc.kept; rm -r /etc",
+}
+STATE = "stat -c '%F %a %u %Y %n' /etc /etc/resolv.conf; readlink /etc/resolv.conf; cat /etc/resolv.conf; echo"
+
+
+@needs_slirp
+@pytest.mark.parametrize("script", RESOLVERS.values(), ids=RESOLVERS)
+async def test_what_the_public_network_replaced_is_back_when_it_goes_or_the_sandbox_stops(
+    local: LocalProvider, script: str
+) -> None:
+    async with box_on(local, NO_NETWORK) as box:
+        await box.run(f"{script}; touch -c -d @1000000000 /etc", timeout=10)
+        before = await out(box, STATE)
+        changes = await box.changes()
+        await box.set_network(PUBLIC)
+        assert await out(box, "cat /etc/resolv.conf") == "nameserver 10.0.2.3\n"
+        assert "/etc/resolv.conf" not in {change.path for change in await box.changes()}
+        async with closed_at_the_end(await box.fork()) as copy:
+            assert await out(copy, "cat /etc/resolv.conf") == "nameserver 10.0.2.3\n"
+            await copy.set_network(NO_NETWORK)
+            assert await out(copy, STATE) == before
+        await out(box, "while sleep 0.001; do echo mine > /etc/resolv.conf; done >/dev/null 2>&1 &")
+        await box.pause()
+        await box.stop()
+        assert await box.changes() == changes
+        await box.set_network(NO_NETWORK)
+        await box.start()
+        assert await out(box, STATE) == before
+
+
+@needs_slirp
+@pytest.mark.parametrize("wreck", ["touch /etc", "ln -s /tmp /etc", "mkdir -p /etc/resolv.conf/deep"], ids=str)
+async def test_what_was_made_of_the_directory_meanwhile_does_not_keep_a_sandbox_from_stopping(
+    local: LocalProvider, wreck: str
+) -> None:
+    async with box_on(local, PUBLIC) as box:
+        await out(box, f"rm -rf /etc; {wreck}")
+        await box.stop()
+        await box.set_network(NO_NETWORK)
+        await box.start()
+        assert await out(box, "stat -c %F /etc /etc/resolv.conf") == "directory\nregular empty file\n"
+
+
+@needs_slirp
+async def test_a_network_whose_name_server_cannot_be_written_down_is_not_had(local: LocalProvider) -> None:
+    async with box_on(local, NO_NETWORK) as box:
+        await out(box, "rm -f /etc/resolv.conf; mkdir /etc/resolv.conf")
+        with pytest.raises(SandboxError, match="/etc/resolv.conf cannot be had"):
+            await box.set_network(PUBLIC)
+        assert "tap0" not in await out(box, "cat /proc/net/dev")
+        await box.stop()
 
 
 @needs_slirp

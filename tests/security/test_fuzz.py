@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox import Sandbox, SandboxSpec
 from forkyard.sandbox.archive import unpack_untrusted
+from forkyard.sandbox.inside import wire
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.channel import Channel
-from forkyard.sandbox.local.inside import wire
 
 MORE = int(os.environ.get("FORKYARD_FUZZ", "0"))
 LIMIT = 4096

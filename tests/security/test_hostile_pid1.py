@@ -17,8 +17,8 @@ import pytest
 
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox import Sandbox, SandboxSpec
+from forkyard.sandbox.inside import wire
 from forkyard.sandbox.local import LocalProvider
-from forkyard.sandbox.local.inside import wire
 from forkyard.sandbox.local.live import Live
 
 

@@ -74,7 +74,6 @@ async def test_an_allowed_host_is_reached_and_others_are_refused_and_recorded() 
         assert b"not on the network's allowlist" in answer
         assert refused(door) == [("other.test", "it is not on the network's allowlist")]
         assert [(visit.host, visit.refused) for visit in door.visits][0] == ("good.test", None)
-        assert door.visits.moved > 0
         assert web.connections == 1
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from forkyard.sandbox import Sandbox, SandboxSpec
+from forkyard.sandbox.inside import seccomp, syscalls
 from forkyard.sandbox.local import LocalProvider
-from forkyard.sandbox.local.inside import seccomp, syscalls
 
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, KILL = 0x7FFF0000, 0x80000000

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from forkyard.errors import ProviderError, TaskError
+from forkyard.errors import ModelError, TaskError
 from forkyard.sandbox import NO_NETWORK, Feature, Network, Sandbox
 from forkyard.task import Task, TaskData, metric, reward
 from forkyard.trace import Reward, Status, Trace
@@ -183,14 +183,14 @@ async def test_a_failing_model_or_machine_is_left_to_the_caller_to_judge() -> No
     class Judged(Task[TaskData]):
         @reward
         async def judge(self) -> float:
-            raise ProviderError("the judge's model is down")
+            raise ModelError("the judge's model is down")
 
         @reward
         async def aaa(self) -> float:
             raise RuntimeError("boom")
 
     trace = Trace()
-    with pytest.raises(ProviderError) as caught:
+    with pytest.raises(ModelError) as caught:
         await Judged(TaskData()).score(trace)
     assert trace.status is None
     assert caught.value.__notes__ == ["task Judged scoring: RuntimeError: boom"]

@@ -43,17 +43,18 @@ def build_(  # noqa: PLR0913 - the options of a command line
         target,
         pairs(build_args or (), "--build-arg"),
         _secrets(secrets or ()),
-        fresh=no_cache,
-        on_step=complain,
+        base,
+        _network(network),
+        timeout,
+        no_cache,
+        complain,
     )
-    asyncio.run(_build(directory, name, base, timeout, _network(network), options))
+    asyncio.run(_build(directory, name, options))
 
 
-async def _build(
-    directory: Path, name: str, base: str | None, timeout: float | None, network: Network, options: BuildOptions
-) -> None:
+async def _build(directory: Path, name: str, options: BuildOptions) -> None:
     async with LocalProvider() as provider:
-        built = await build(provider, directory, base=base, timeout=timeout, network=network, options=options)
+        built = await build(provider, directory, options)
         say((await tag(provider, built, name)).name)
 
 

@@ -2,7 +2,7 @@
 
 from forkyard.env.agent import Agent, AgentConfig, Agents, ImageFor, OnPhase
 from forkyard.env.env import Env, Episode, SingleAgentEnv
-from forkyard.env.rollout import limits_of, sandbox_spec
+from forkyard.env.rollout import RESOURCES, limits_of, sandbox_spec
 
 __all__ = [
     "Agent",
@@ -12,6 +12,7 @@ __all__ = [
     "Episode",
     "ImageFor",
     "OnPhase",
+    "RESOURCES",
     "SingleAgentEnv",
     "limits_of",
     "sandbox_spec",

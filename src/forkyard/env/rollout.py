@@ -16,12 +16,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from forkyard.env.agent import AgentConfig, OnPhase
-from forkyard.errors import ForkyardError, HarnessError, ProviderError, SandboxError, TaskError, boundary
+from forkyard.errors import ForkyardError, HarnessError, ModelError, SandboxError, TaskError, boundary
 from forkyard.grade import check_mode, graded, keep_logs, settle_failure
 from forkyard.sandbox import NO_NETWORK, Feature, Limits, Sandbox, SandboxSpec
-from forkyard.sandbox.limits import kept
+from forkyard.sandbox.promises import kept
 from forkyard.task import Task, TaskTimeout, invoke
 from forkyard.trace import Status, Timing, Trace
+
+RESOURCES = {"cpus": "cpu", "memory_mb": "memory", "disk_mb": "disk"}
+"""The bounds a task can ask for, and the fields of `TaskResources` it does so by."""
 
 
 async def play(config: AgentConfig, task: Task, trace: Trace, on_phase: OnPhase) -> None:
@@ -83,7 +86,7 @@ async def _launch(config: AgentConfig, task: Task, trace: Trace, sandbox: Sandbo
                 await config.harness.launch(config.context, task, trace, sandbox)
     except TimeoutError as err:
         if unheard := _unheard(config, trace):
-            raise ProviderError(f"{unheard}, until the agent's time was up", 504) from err
+            raise ModelError(f"{unheard}, until the agent's time was up", 504) from err
         trace.record_timeout("agent")
     trace.stop("agent_completed")
 
@@ -132,7 +135,8 @@ def sandbox_spec(task: Task, image: str, features: Set[Feature]) -> SandboxSpec:
 def limits_of(task: Task) -> Limits:
     """The bounds a task asks for. Raises ConfigError for numbers too small to be any."""
     asked = task.data.resources
-    return Limits(cpus=asked.cpu, memory_mb=_megabytes(asked.memory), disk_mb=_megabytes(asked.disk))
+    given = {bound: getattr(asked, field) for bound, field in RESOURCES.items()}
+    return Limits(**{bound: _megabytes(value) if bound.endswith("_mb") else value for bound, value in given.items()})
 
 
 def _megabytes(gigabytes: float | None) -> int | None:

@@ -8,7 +8,11 @@ from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox import ProgramResult, Sandbox
 from forkyard.values import tail
 
-_FULL = {"oom": "the memory of this machine is full", "disk": "the disk of this machine is full"}
+_ENDED = {
+    "oom": "the memory of this machine is full: processes were killed",
+    "disk": "the disk of this machine is full: processes were killed",
+    "output": "commands have written all the output they may: they were killed, and no more are started",
+}
 LONGEST_ARGUMENT = 100_000
 """Linux takes 131,071 bytes in one argument; a longer command goes in by stdin."""
 
@@ -73,5 +77,5 @@ def describe(result: ProgramResult, timeout: float, shown: int) -> str:
     if result.timed_out:
         text += f"\n[timed out after {timeout:g} s and was killed]"
     if result.ended_by:
-        text += f"\n[{_FULL[result.ended_by]}: processes were killed]"
+        text += f"\n[{_ENDED[result.ended_by]}]"
     return tail(text, shown)

@@ -1,9 +1,10 @@
 """Images: built from a Dockerfile on forks, pulled, imported from archives, or made of Debian's packages."""
 
-from forkyard.image.bootstrap import bootstrap
-from forkyard.image.build import BuildError, BuiltImage, base_images, build, check_build
+from forkyard.image.building import BuildError, BuiltImage, base_images, build, check_build
+from forkyard.image.debian import bootstrap
 from forkyard.image.dockerfile import parse_dockerfile, read_dockerfile
 from forkyard.image.importer import ImportedImage, import_archive
+from forkyard.image.naming import tag
 from forkyard.image.oci import (
     LAYER_PREFIX,
     ImageSourceError,
@@ -17,7 +18,6 @@ from forkyard.image.oci import (
 )
 from forkyard.image.options import BuildOptions
 from forkyard.image.plan import BUILD_PREFIX, CACHE_PREFIX
-from forkyard.image.tag import tag
 
 __all__ = [
     "BUILD_PREFIX",

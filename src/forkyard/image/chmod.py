@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from forkyard.image.problem import Problem
+from forkyard.image.scalars import parse_mode
 
 _CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+)")
 _CHANGE = re.compile(r"([-+=])([ugo]|[rwxXst]*)")
@@ -32,9 +33,9 @@ def parse_chmod(text: str) -> Chmod | None:
     """Read a mode; an empty text is None. Raises Problem."""
     if not text:
         return None
+    if (octal := parse_mode(text)) is not None:
+        return Chmod(octal)
     if text.isascii() and text.isdigit():
-        if set(text) <= set("01234567") and int(text, 8) <= 0o7777:
-            return Chmod(int(text, 8))
         raise Problem(f"--chmod={text[:40]} is not possible: write the mode in octal digits, for example 755")
     clauses: list[tuple[str, str, str]] = []
     for clause in text.split(","):

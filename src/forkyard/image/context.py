@@ -102,19 +102,15 @@ class Context:
         except OSError as error:
             raise ConfigError(f"{ignore}: it cannot be read: {error.strerror}") from error
 
-    def take(
-        self, patterns: Sequence[str], exclude: Ignore = _NOTHING, *, may_be_none: bool = False
-    ) -> tuple[Source, ...]:
-        """What the sources of one COPY name. Raises Problem when one is missing or leaves the context.
+    def take(self, patterns: Sequence[str], exclude: Ignore = _NOTHING) -> tuple[Source, ...]:
+        """What the sources of one COPY name, none for wildcards that match nothing.
 
-        Wildcards that match nothing are a Problem, too, unless there `may_be_none`.
+        Raises Problem when one is missing or leaves the context.
         """
         try:
             taken = [self._source(name) for pattern in patterns for name in self._names(pattern)]
         except OSError as error:
             raise Problem(f"{error.filename} cannot be read: {error.strerror}") from error
-        if not taken and not may_be_none:
-            raise Problem(f"nothing in the build context matches {' '.join(patterns)}")
         return tuple(left for source in taken if (left := _without(source, exclude)) is not None)
 
     def _names(self, pattern: str) -> list[str]:

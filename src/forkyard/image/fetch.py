@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+import httpx2
+
 from forkyard.errors import SandboxError
 from forkyard.values import MIB
 
@@ -43,8 +45,6 @@ class Downloads:
 
 
 async def _download(url: str, path: Path) -> str:
-    import httpx2  # most builds do without
-
     try:
         async with (
             httpx2.AsyncClient(timeout=_SECONDS, follow_redirects=True) as client,

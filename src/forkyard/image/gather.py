@@ -10,12 +10,13 @@ from typing import Self
 
 from forkyard.errors import SandboxError
 from forkyard.image.context import Source
+from forkyard.image.disks import opened
 from forkyard.image.fetch import Downloads
 from forkyard.image.patterns import Ignore, ignore_of
 from forkyard.image.plan import Archive, Download, Material, Taken, Text
 from forkyard.image.probe import look, matches, resolve
 from forkyard.image.trees import Tree, of_archive, of_download, of_pulled, of_source, of_text
-from forkyard.sandbox import ImageProvider, Sandbox, SandboxSpec
+from forkyard.sandbox import ImageProvider, Sandbox
 
 
 class Gatherer:
@@ -53,7 +54,7 @@ class Gatherer:
                 case Taken():
                     found += await self._taken(material, ignore)
         if not found:
-            raise SandboxError("it matches nothing")
+            raise SandboxError("its --exclude leaves out everything it would copy: delete one of the two")
         return found
 
     async def _downloaded(self, material: Download) -> Tree:
@@ -67,10 +68,15 @@ class Gatherer:
     async def _taken(self, material: Taken, exclude: Ignore) -> list[Tree]:
         sandbox = self._open.get(material.image)
         if sandbox is None:
-            sandbox = await self._store.create(SandboxSpec(image=material.image, workdir="/", user=""))
-            self._stack.push_async_callback(sandbox.close)
+            sandbox = await self._stack.enter_async_context(opened(self._store, material.image))
             self._open[material.image] = sandbox
-        found = [await self._tree(sandbox, path, exclude) for path in await matches(sandbox, material.pattern)]
+        paths = await matches(sandbox, material.pattern)
+        if not paths:
+            raise SandboxError(
+                f"nothing in the image it is to be copied from matches {material.pattern}: correct the pattern, or "
+                "make the files in that stage"
+            )
+        found = [await self._tree(sandbox, path, exclude) for path in paths]
         return [tree for tree in found if tree is not None]
 
     async def _tree(self, sandbox: Sandbox, path: str, exclude: Ignore) -> Tree | None:

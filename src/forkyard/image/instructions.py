@@ -47,6 +47,11 @@ class Mount:
     required: bool = False
     locked: bool = False
 
+    @property
+    def owner(self) -> tuple[int, int]:
+        """The user and the group that what is mounted belongs to."""
+        return self.uid, self.gid
+
 
 @dataclass(frozen=True, slots=True)
 class Inline:

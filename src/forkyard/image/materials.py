@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import posixpath
 import re
 import tarfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from forkyard.image.chmod import parse_chmod
 from forkyard.image.context import Context, Source
 from forkyard.image.instructions import Copy, Dockerfile, Mount
-from forkyard.image.patterns import ignore_of
+from forkyard.image.packed import UNREADABLE, unpacked
+from forkyard.image.patterns import escaped, ignore_of
 from forkyard.image.plan import Archive, CopyFiles, Download, Material, Mounted, StagePlan, Taken, Text, hashed
 from forkyard.image.problem import Problem
 from forkyard.image.stages import find_stage
 from forkyard.sandbox import ImageInfo
 
-OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
-    (b"\x1f\x8b", gzip.open),
-    (b"BZh", bz2.open),
-    (b"\xfd7zXZ\x00", lzma.open),
-    (b"", open),
-)
 _CHECKSUM = re.compile(r"sha256:([0-9a-f]{64})")
 _GIT = re.compile(r"git@|git://|ssh://|https?://[^#?]*\.git(?:[#?].*)?$")
-_UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
 
 
 class Materials:
@@ -81,7 +70,7 @@ class Materials:
             if copy.name == "COPY":
                 raise Problem(f"COPY of {pattern} is not possible: write ADD")
             return [self._download(pattern, checksum, copy.unpack is True)]
-        sources = self._context.take([pattern], ignore_of(exclude), may_be_none=True)
+        sources = self._context.take([pattern], ignore_of(exclude))
         if copy.name == "COPY" or copy.unpack is False:
             return list(sources)
         return [_unpacked(source) for source in sources]
@@ -115,21 +104,11 @@ class Materials:
         source = mount.source.expand(values) or "/"
         materials: tuple[Source | Taken, ...] = ()
         if mount.origin:
-            materials = (self._taken(mount.origin, re.sub(r"([\\*?\[])", r"\\\1", source)),)
+            materials = (self._taken(mount.origin, escaped(source)),)
         elif mount.kind == "bind":
-            materials = self._context.take([re.sub(r"([\\*?\[])", r"\\\1", source)])
-        return Mounted(
-            mount.kind,
-            target,
-            materials,
-            mount.name.expand(values) or (target if mount.kind == "cache" else ""),
-            mount.variable,
-            mount.mode,
-            mount.uid,
-            mount.gid,
-            mount.required,
-            mount.locked,
-        )
+            materials = self._context.take([escaped(source)])
+        name = mount.name.expand(values) or (target if mount.kind == "cache" else "")
+        return Mounted(mount, target, materials, name)
 
 
 def absolute(workdir: str, path: str) -> str:
@@ -137,21 +116,12 @@ def absolute(workdir: str, path: str) -> str:
     return "/" + posixpath.normpath(posixpath.join("/", workdir, path)).lstrip("/")
 
 
-def open_archive(path: Path) -> IO[bytes]:
-    """The bytes of a file, unpacked if it is packed. Raises OSError."""
-    with path.open("rb") as file:
-        start = file.read(8)
-    opener = next(opener for magic, opener in OPENERS if start.startswith(magic))
-    stream: IO[bytes] = opener(path, "rb")
-    return stream
-
-
 def is_archive(path: Path) -> bool:
     """Whether a file is a tar archive, packed or not."""
     try:
-        with open_archive(path) as stream:
+        with path.open("rb") as file, unpacked(file) as stream:
             tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
     return True
 

@@ -5,24 +5,23 @@ Nothing can be mounted through the protocol, so the files lie on the sandbox's o
 
 from __future__ import annotations
 
-import asyncio
-import io
 import posixpath
 import tarfile
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
-from forkyard.errors import EngineLost, SandboxError, SandboxLost
+from forkyard.errors import SandboxError, TooLarge
+from forkyard.image.disks import held, opened
 from forkyard.image.gather import Gatherer
+from forkyard.image.members import Member, chain
 from forkyard.image.patterns import Ignore
-from forkyard.image.pieces import Member, push_members
+from forkyard.image.pieces import pieces, push_members
 from forkyard.image.place import placed_members
 from forkyard.image.plan import CACHE_PREFIX, Mounted, hashed
 from forkyard.image.probe import kind, look, names_in, resolve, split
 from forkyard.image.trees import ROOT, Tree, directories, new_info, of_pulled, of_text
-from forkyard.sandbox import ImageConfig, ImageProvider, Sandbox, SandboxSpec
+from forkyard.sandbox import ImageConfig, ImageProvider, Sandbox
 
 _CACHE_DIRECTORY = "/cache"
 _TOP = new_info("", tarfile.DIRTYPE, 0o755)
@@ -49,56 +48,53 @@ class Mounts:
         self, store: ImageProvider, sandbox: Sandbox, gatherer: Gatherer, secrets: Mapping[str, bytes]
     ) -> None:
         self._store, self._sandbox, self._gatherer, self._secrets = store, sandbox, gatherer, secrets
-        self._placed: list[tuple[Mounted | None, _Before]] = []
+        self._placed: list[tuple[Mounted, _Before]] = []
 
     async def place(self, mounts: Sequence[Mounted]) -> dict[str, str]:
         """Put everything in its place; returns the variables that hold secrets. Raises SandboxError."""
         variables: dict[str, str] = {}
-        for mount in sorted(mounts, key=lambda mount: mount.target.count("/")):
+        for mounted in sorted(mounts, key=lambda mounted: mounted.target.count("/")):
+            mount = mounted.mount
             if mount.kind == "secret":
-                data = self._secrets.get(mount.name)
+                data = self._secrets.get(mounted.name)
                 if data is None:
                     continue
                 if mount.variable:
                     variables[mount.variable] = data.decode("utf-8", "surrogateescape")
-                if mount.target:
-                    await self._place(mount, of_text("", data, mount.mode, (mount.uid, mount.gid)))
+                if mounted.target:
+                    await self._place(mounted, of_text("", data, mount.mode, mount.owner))
             else:
-                await self._place(mount, await self._content(mount))
+                await self._place(mounted, await self._content(mounted))
         return variables
 
-    async def spare(self, path: str) -> None:
-        """Remember the file at `path`, which the command may find changed and is not to leave changed."""
-        self._placed.append((None, await self._look(path, directory=False)))
-
-    async def _content(self, mount: Mounted) -> Tree:
+    async def _content(self, mounted: Mounted) -> Tree:
         """What a mount holds at first; a cache has its own mode and owner, whatever it was filled with."""
-        empty = Tree("", True, _nothing, mount.mode, (mount.uid, mount.gid))
-        if mount.kind == "cache" and await self._store.image(cache_name(mount)) is not None:
-            async with _opened(self._store, cache_name(mount)) as kept:
+        mount = mounted.mount
+        if mount.kind == "cache" and await self._store.image(cache_name(mounted)) is not None:
+            async with opened(self._store, cache_name(mounted)) as kept:
                 archive = await kept.pull(_CACHE_DIRECTORY)
             members = of_pulled(archive, "", _TOP, Ignore()).members
-            return Tree("", True, members, mount.mode, (mount.uid, mount.gid))
-        if not mount.materials:
-            return empty
-        (tree,) = await self._gatherer.trees(mount.materials)
+            return Tree("", True, members, mount.mode, mount.owner)
+        if not mounted.materials:
+            return Tree("", True, chain, mount.mode, mount.owner)
+        (tree,) = await self._gatherer.trees(mounted.materials)
         if mount.kind == "cache":
-            return Tree("", True, tree.members, mount.mode, (mount.uid, mount.gid))
+            return Tree("", True, tree.members, mount.mode, mount.owner)
         return tree
 
-    async def _place(self, mount: Mounted, tree: Tree) -> None:
-        before = await self._look(mount.target, tree.directory)
-        self._placed.append((mount, before))
+    async def _place(self, mounted: Mounted, tree: Tree) -> None:
+        before = await self._look(mounted.target, tree.directory)
+        self._placed.append((mounted, before))
         if not tree.directory:
             parent, name = posixpath.split(before.path)
             existing, missing = await split(self._sandbox, parent)
             members = placed_members(tree, "".join(f"{one}/" for one in missing), name)
             new = directories(missing, ROOT)
-            await push_members(self._sandbox, _both(new, members), existing)
+            await push_members(self._sandbox, chain(new, members), existing)
             return
         if before.entry is not None:
             await self._empty(before.path)
-        await push_members(self._sandbox, _both(_top(tree), placed_members(tree, "")), before.path)
+        await push_members(self._sandbox, chain(_top(tree), placed_members(tree, "")), before.path)
 
     async def _look(self, target: str, directory: bool) -> _Before:
         path = await resolve(self._sandbox, target)
@@ -118,9 +114,9 @@ class Mounts:
 
     async def take_away(self) -> None:
         """Take everything out, keep what the caches hold now, and put back what was there before."""
-        for mount, before in reversed(self._placed):
-            if mount is not None and mount.kind == "cache":
-                await _keep(self._store, mount, self._sandbox, before.path)
+        for mounted, before in reversed(self._placed):
+            if mounted.mount.kind == "cache":
+                await _keep(self._store, mounted, self._sandbox, before.path)
             await self._restore(before)
 
     async def _restore(self, before: _Before) -> None:
@@ -161,64 +157,39 @@ class Mounts:
         await self._sandbox.push(_archive(new_info(".wh..wh..opq", tarfile.REGTYPE, 0o644)), path, layer=True)
 
 
-def cache_name(mount: Mounted) -> str:
+def cache_name(mounted: Mounted) -> str:
     """The image that keeps the content of a cache mount."""
-    return f"{CACHE_PREFIX}mount-{hashed(mount.name)}"
+    return f"{CACHE_PREFIX}mount-{hashed(mounted.name)}"
 
 
-async def _keep(store: ImageProvider, mount: Mounted, sandbox: Sandbox, path: str) -> None:
-    """Make what a cache holds now an image; one that has grown past what can be moved starts empty the next time."""
+async def _keep(store: ImageProvider, mounted: Mounted, sandbox: Sandbox, path: str) -> None:
+    """Make what a cache holds now an image; one that is gone, or too large to be moved, starts empty the next time."""
     try:
         archive = await sandbox.pull(path)
-    except (SandboxLost, EngineLost):
-        raise
-    except (SandboxError, OSError):
-        if await store.image(cache_name(mount)) is not None:
-            await store.remove_image(cache_name(mount))
+    except (TooLarge, FileNotFoundError, NotADirectoryError):
+        if await store.image(cache_name(mounted)) is not None:
+            await store.remove_image(cache_name(mounted))
         return
-    async with _opened(store, "scratch") as kept:
+    async with opened(store, "scratch") as kept:
         await kept.push(archive, _CACHE_DIRECTORY)
         await kept.stop()
-        await store.commit(kept, cache_name(mount), ImageConfig())
-
-
-@asynccontextmanager
-async def _opened(store: ImageProvider, image: str) -> AsyncIterator[Sandbox]:
-    sandbox = await store.create(SandboxSpec(image=image, workdir="/", user=""))
-    try:
-        yield sandbox
-    finally:
-        await sandbox.close()
-
-
-_locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+        await store.commit(kept, cache_name(mounted), ImageConfig())
 
 
 @asynccontextmanager
 async def locked(store: ImageProvider, mounts: Sequence[Mounted]) -> AsyncIterator[None]:
     """Hold the caches that one command at a time may use, among the builds of this process."""
     async with AsyncExitStack() as stack:
-        for name in sorted({cache_name(mount) for mount in mounts if mount.locked}):
-            await stack.enter_async_context(_locks.setdefault((id(store), name), asyncio.Lock()))
+        for name in sorted({cache_name(mounted) for mounted in mounts if mounted.mount.locked}):
+            await stack.enter_async_context(held(store, name))
         yield
 
 
 def _archive(info: tarfile.TarInfo) -> bytes:
     """An archive of one member without content."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        archive.addfile(info)
-    return buffer.getvalue()
-
-
-def _nothing() -> Generator[Member, None, None]:
-    yield from ()
+    (archive,) = pieces([(info, None)])
+    return archive
 
 
 def _top(tree: Tree) -> Generator[Member, None, None]:
     yield new_info(".", tarfile.DIRTYPE, tree.mode, tree.owner), None
-
-
-def _both(*parts: Generator[Member, None, None]) -> Generator[Member, None, None]:
-    for part in parts:
-        yield from part

@@ -6,21 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from forkyard.sandbox import NO_NETWORK, Network
+
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """`file` is the Dockerfile, where it is not that of the context; `target` the stage to build, the last unless said.
 
-    `arguments` are values for ARGs, `secrets` the bytes of each secret by its id. `run_seconds` bounds every RUN by
-    itself. A `fresh` build runs every step again and replaces what earlier builds left. `on_step` is called with one
-    sentence before each step.
+    `arguments` are values for ARGs, `secrets` the bytes of each secret by its id. The image called `base` stands in for
+    those the FROMs name. The RUNs have the `network`. `timeout` bounds the whole, in seconds. A `fresh` build runs
+    every step again and replaces what earlier builds left. `on_step` is called with one sentence before each step.
     """
 
     file: Path | None = None
     target: str = ""
     arguments: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    run_seconds: float | None = None
+    base: str | None = None
+    network: Network = NO_NETWORK
+    timeout: float | None = None
     fresh: bool = False
     on_step: Callable[[str], None] | None = None
 

@@ -28,7 +28,7 @@ from forkyard.image.instructions import (
     Workdir,
 )
 from forkyard.image.lines import Heredoc, Line, opens_heredoc
-from forkyard.image.mounts import parse_mount
+from forkyard.image.mount_options import parse_mount
 from forkyard.image.problem import Problem
 from forkyard.image.statement import Statement, cut, take_apart
 from forkyard.image.words import Word, parse_text, split_words

@@ -24,32 +24,86 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text)
 
 
+def escaped(text: str) -> str:
+    """The pattern that spells one name, whatever signs are in it."""
+    return re.sub(r"([\\*?\[])", r"\\\1", text)
+
+
+_MOST_WITHIN = 2
+
+
 def pattern_regex(pattern: str, *, deep: bool) -> re.Pattern[str]:
     """The regular expression of a glob: `*`, `?` and `[...]` stop at a slash; `**` does not when `deep`.
 
-    Raises Problem for a bracket that is never closed or empty.
+    Raises Problem for a bracket that is never closed or empty, and for too many `**` that begin within a name.
+
+    No pattern makes it slow. Between two stars, or two `**`, the first place where something can stand is as good as
+    any later one: it is an atomic group, and nothing is tried twice. What ends at a `**` within a name is not so.
     """
-    pieces = []
+    parts = _between_deep(pattern) if deep else [_names(pattern)]
+    if (
+        sum(not part.endswith("/") for part in parts[1:-1]) + (len(parts) > 1 and not _at_start(parts[0]))
+        > _MOST_WITHIN
+    ):
+        raise Problem(f"{pattern!r} has more than {_MOST_WITHIN} '**' that begin within a name: write '/**/'")
+    pieces = parts[:1]
+    for part in parts[1:-1]:
+        pieces.append(f"(?>(?:.*?/)??{part})" if _at_start(part) else f"(?:.*/)?{part}")
+    if len(parts) > 1:
+        pieces.append(f"(?:.*/)?{parts[-1]}" if parts[-1] else ".*")
+    return re.compile("".join(pieces), re.DOTALL)
+
+
+def _at_start(part: str) -> bool:
+    """Whether what comes after this begins a name."""
+    return not part or part.endswith("/")
+
+
+def _between_deep(pattern: str) -> list[str]:
+    """The regular expressions of what stands between the `**` of a pattern."""
+    parts, start, position = [], 0, 0
+    while position < len(pattern):
+        if pattern.startswith("**", position):
+            parts.append(_names(pattern[start:position]))
+            position += 3 if pattern.startswith("**/", position) else 2
+            start = position
+        elif pattern[position] == "[":
+            _, position = _bracket(pattern, position + 1)
+        else:
+            position += 2 if pattern[position] == "\\" else 1
+    return [*parts, _names(pattern[start:])]
+
+
+def _names(pattern: str) -> str:
+    """The regular expression of a pattern without `**`."""
+    done, last = "", [""]  # of the names before, and of what stands between the stars of this one
     position = 0
     while position < len(pattern):
         char = pattern[position]
         position += 1
-        if char == "*" and deep and pattern.startswith("*", position):
-            position += 2 if pattern.startswith("*/", position) else 1
-            pieces.append(".*" if position >= len(pattern) else "(?:.*/)?")
-        elif char == "*":
-            pieces.append("[^/]*")
+        if char == "*":
+            last.append("")
         elif char == "?":
-            pieces.append("[^/]")
+            last[-1] += "[^/]"
         elif char == "[":
             bracket, position = _bracket(pattern, position)
-            pieces.append(bracket)
+            last[-1] += bracket
         else:
             if char == "\\" and position < len(pattern):
                 char = pattern[position]
                 position += 1
-            pieces.append(re.escape(char))
-    return re.compile("".join(pieces), re.DOTALL)
+            last[-1] += re.escape(char)
+            if char == "/":
+                done, last = done + _name(last), [""]
+    return done + _name(last)
+
+
+def _name(pieces: list[str]) -> str:
+    """One name, of pieces with stars between them."""
+    first, *middle = pieces
+    if not middle:
+        return first
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle[:-1]) + f"[^/]*{middle[-1]}"
 
 
 def _bracket(pattern: str, position: int) -> tuple[str, int]:

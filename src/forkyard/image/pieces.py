@@ -6,15 +6,13 @@ import asyncio
 import io
 import tarfile
 from collections.abc import Generator, Iterable
-from typing import IO
 
+from forkyard.image.members import Member, add_member, attributes
 from forkyard.sandbox import Sandbox
 from forkyard.values import MIB
 
 PIECE_BYTES = 64 * MIB
-
-Member = tuple[tarfile.TarInfo, IO[bytes] | None]
-"""A member and, for a regular file, where its bytes are read from."""
+_LONGEST_CHARACTER = 4  # bytes
 
 
 def pieces(members: Iterable[Member], limit: int = PIECE_BYTES) -> Generator[bytes, None, None]:
@@ -22,22 +20,27 @@ def pieces(members: Iterable[Member], limit: int = PIECE_BYTES) -> Generator[byt
     buffer, archive = _empty()
     filled = False
     for info, content in members:
-        if filled and buffer.tell() + info.size + tarfile.RECORDSIZE > limit:
+        if filled and buffer.tell() + _room(info) > limit:
             archive.close()
             yield buffer.getvalue()
             buffer, archive = _empty()
-        archive.addfile(info, content)
+        add_member(archive, info, content)
         filled = True
     archive.close()
     if filled:
         yield buffer.getvalue()
 
 
+def _room(info: tarfile.TarInfo) -> int:
+    """What a member takes at most, headers and the end of the archive with it."""
+    values = attributes(info).values()
+    return info.size + tarfile.RECORDSIZE + sum(_LONGEST_CHARACTER * len(value) for value in values)
+
+
 def _empty() -> tuple[io.BytesIO, tarfile.TarFile]:
     buffer = io.BytesIO()
-    # GNU headers hold names, links and owners of any size, and bytes that are not UTF-8.
     archive = tarfile.open(  # noqa: SIM115 - `pieces` closes it; what is dropped holds nothing but memory
-        fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
+        fileobj=buffer, mode="w", encoding="utf-8", errors="surrogateescape"
     )
     return buffer, archive
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import posixpath
 import tarfile
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 
 from forkyard.errors import SandboxError
 from forkyard.image.chmod import Chmod
-from forkyard.image.pieces import Member, push_members
+from forkyard.image.members import Member, chain
+from forkyard.image.pieces import push_members
 from forkyard.image.plan import CopyFiles
 from forkyard.image.probe import kind, split
+from forkyard.image.scalars import LARGEST_ID, parse_id
 from forkyard.image.trees import ROOT, Owner, Tree, directories
 from forkyard.sandbox import Sandbox
-
-_LARGEST_ID = (1 << 32) - 2
 
 
 async def make_directory(sandbox: Sandbox, path: str, owner: str) -> None:
@@ -42,7 +42,7 @@ async def copy_files(sandbox: Sandbox, copy: CopyFiles, trees: Sequence[Tree]) -
     prefix = "".join(f"{name}/" for name in missing)
     rename = "" if inside else posixpath.basename(destination)
     placed = (placed_members(tree, prefix, rename, owner, copy.chmod) for tree in trees)
-    await push_members(sandbox, _chain(new, *placed), existing)
+    await push_members(sandbox, chain(new, *placed), existing)
 
 
 _DIRECTORY = "COPY needs a directory there"
@@ -85,9 +85,10 @@ async def find_owner(sandbox: Sandbox, owner: str) -> Owner:
 
 
 def _checked(number: str) -> int:
-    if not number.isdecimal() or len(number) > 10 or int(number) > _LARGEST_ID:
-        raise SandboxError(f"{number!r} is not a user or group number between 0 and {_LARGEST_ID}")
-    return int(number)
+    found = parse_id(number)
+    if found is None:
+        raise SandboxError(f"{number!r} is not a user or group number between 0 and {LARGEST_ID}")
+    return found
 
 
 async def _row(sandbox: Sandbox, path: str, name: str) -> list[str]:
@@ -101,8 +102,3 @@ async def _row(sandbox: Sandbox, path: str, name: str) -> list[str]:
         if fields[0] == name and len(fields) >= 4:
             return fields
     raise SandboxError(f"{name!r} is not in the image's {path}: make the account with RUN, or write its number")
-
-
-def _chain(*parts: Iterable[Member]) -> Generator[Member, None, None]:
-    for part in parts:
-        yield from part

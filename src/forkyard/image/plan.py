@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forkyard.image.chmod import Chmod
 from forkyard.image.context import Source, digest
-from forkyard.image.instructions import MountKind
+from forkyard.image.instructions import Mount
 from forkyard.sandbox import ImageConfig
 
 BUILD_PREFIX = "build:"
@@ -95,21 +95,16 @@ class Mounted:
     `materials` are what is in it at first, `name` is that of a cache or a secret.
     """
 
-    kind: MountKind
+    mount: Mount
     target: str
-    materials: tuple[Source | Taken, ...] = ()
-    name: str = ""
-    variable: str = ""
-    mode: int = 0o755
-    uid: int = 0
-    gid: int = 0
-    required: bool = False
-    locked: bool = False
+    materials: tuple[Source | Taken, ...]
+    name: str
 
     @property
     def key(self) -> object:
         """What of it decides the result of the RUN: never what a cache or a secret holds."""
-        return [self.kind, self.target, self.name, self.variable, [material_key(one) for one in self.materials]]
+        mount = self.mount
+        return [mount.kind, self.target, self.name, mount.variable, [material_key(one) for one in self.materials]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import assert_never
 
 from forkyard.errors import ConfigError
 from forkyard.image.context import Context
@@ -16,8 +17,10 @@ from forkyard.image.instructions import (
     Entrypoint,
     Env,
     Expose,
+    From,
     Instruction,
     Label,
+    Maintainer,
     Onbuild,
     Run,
     Shell,
@@ -40,7 +43,7 @@ from forkyard.sandbox import DEFAULT_PATH, ImageConfig, ImageInfo
 from forkyard.values import printable
 
 SHELL = ("/bin/sh", "-c")
-_FORMAT = 2  # of the keys; raise it when the same Dockerfile comes to build something else
+_FORMAT = 3  # of the keys; raise it when the same Dockerfile comes to build something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,12 @@ class PlanInput:
     context: Context
     images: Mapping[str, ImageInfo]
     options: BuildOptions = BuildOptions()
-    base: str | None = None
     fetched: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_plan(given: PlanInput) -> Plan:
     """The stages of a build. Raises ConfigError with every instruction that cannot be carried out."""
-    wanted = needed(given.dockerfile, given.options, given.base)
+    wanted = needed(given.dockerfile, given.options)
     problems: list[str] = []
     made: dict[int, StagePlan] = {}
     arguments: dict[int, dict[str, str]] = {}
@@ -134,6 +136,8 @@ class _StagePlanner:
                     self.run(instruction)
                 case Copy():
                     self.copy(instruction)
+                case From() | Maintainer():  # a FROM began the stage; a MAINTAINER has no effect
+                    pass
                 case _:
                     self.config = self.configured(instruction)
         except Problem as error:
@@ -144,7 +148,7 @@ class _StagePlanner:
         """What a variable expands to here: an ENV hides an ARG of the same name, wherever either stands."""
         return {**self.arguments, **self.config.env}
 
-    def configured(self, instruction: Instruction) -> ImageConfig:
+    def configured(self, instruction: User | Shell | Watch | Onbuild | Volume | StopSignal | Expose) -> ImageConfig:
         """The configuration after an instruction that sets one thing of it."""
         config = self.config
         match instruction:
@@ -166,7 +170,7 @@ class _StagePlanner:
                 ports = [port for word in words for port in _ports(word)]
                 return replace(config, ports=tuple(sorted({*config.ports, *ports})))
             case _:
-                return config
+                assert_never(instruction)
 
     def named(self, word: Word, what: str) -> str:
         value = word.expand(self.values)
@@ -224,9 +228,11 @@ class _StagePlanner:
             instruction.script,
             {name: value for name, value in proxies.items() if name not in values},
         )
-        for mount in action.mounts:
-            if mount.required and mount.name not in self.given.options.secrets:
-                raise Problem(f"the secret {mount.name} is required: give it with --secret id={mount.name},src=FILE")
+        for mounted in action.mounts:
+            if mounted.mount.required and mounted.name not in self.given.options.secrets:
+                raise Problem(
+                    f"the secret {mounted.name} is required: give it with --secret id={mounted.name},src=FILE"
+                )
         self.step(instruction, action)
 
     def copy(self, instruction: Copy) -> None:

@@ -6,7 +6,7 @@ import io
 import posixpath
 import tarfile
 
-from forkyard.errors import EngineLost, SandboxError, SandboxLost
+from forkyard.errors import NotAFile, SandboxError, TooLarge
 from forkyard.image.patterns import has_wildcard, pattern_regex, unescaped
 from forkyard.sandbox import Sandbox
 
@@ -21,9 +21,7 @@ async def kind(sandbox: Sandbox, path: str) -> str:
         return "missing"
     except IsADirectoryError:
         return "directory"
-    except (SandboxLost, EngineLost):
-        raise
-    except SandboxError:
+    except (TooLarge, NotAFile):
         return "file"
     return "file"
 

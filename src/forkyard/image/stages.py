@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from forkyard.errors import ConfigError
 from forkyard.image.instructions import Arg, Copy, Dockerfile, Run, Stage
+from forkyard.image.oci.documents import architecture
 from forkyard.image.options import BuildOptions
 from forkyard.image.problem import Problem
 from forkyard.values import nearest, printable
@@ -33,12 +33,12 @@ class Needed:
     images: Mapping[str, str]
 
 
-def needed(dockerfile: Dockerfile, options: BuildOptions, base: str | None = None) -> Needed:
-    """What a build needs; with `base`, the image of that name stands in for those the FROMs name.
+def needed(dockerfile: Dockerfile, options: BuildOptions) -> Needed:
+    """What a build needs.
 
     Raises ConfigError for every ARG, FROM, `--from` and option that is not possible.
     """
-    return _Finder(dockerfile, options, base).find()
+    return _Finder(dockerfile, options).find()
 
 
 def find_stage(dockerfile: Dockerfile, origin: str, before: int) -> Stage | None:
@@ -55,7 +55,7 @@ def find_stage(dockerfile: Dockerfile, origin: str, before: int) -> Stage | None
 
 def this_platform() -> str:
     """The machine as Docker writes it."""
-    return f"linux/{({'x86_64': 'amd64', 'aarch64': 'arm64'}).get(platform.machine(), platform.machine())}"
+    return f"linux/{architecture()}"
 
 
 def _platform_arguments(target: str) -> dict[str, str]:
@@ -70,10 +70,9 @@ def _platform_arguments(target: str) -> dict[str, str]:
 class _Finder:
     """Goes from the target back to all it stands on."""
 
-    def __init__(self, dockerfile: Dockerfile, options: BuildOptions, base: str | None) -> None:
+    def __init__(self, dockerfile: Dockerfile, options: BuildOptions) -> None:
         self.dockerfile = dockerfile
         self.options = options
-        self.base = base
         self.problems: list[str] = []
         self.bases: dict[int, int | str] = {}
         self.images: dict[str, str] = {}
@@ -154,8 +153,8 @@ class _Finder:
         for earlier in self.dockerfile.stages[: stage.index]:
             if earlier.source.alias.lower() == name.lower():
                 return earlier.index
-        if name != SCRATCH and self.base is not None:
-            name = self.base
+        if name != SCRATCH and self.options.base is not None:
+            name = self.options.base
         self.images.setdefault(name, self.dockerfile.at(stage.source))
         return name
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from forkyard.image.instructions import Command
 from forkyard.image.lines import Heredoc, Line
 from forkyard.image.problem import Problem
+from forkyard.image.scalars import parse_switch
 from forkyard.image.words import Word, parse_word, split_words
+from forkyard.values import nearest
 
 EMPTY = Word(())
 _BLANKS = re.compile(r"[\t\v\f\r ]+")  # a no-break space is part of a file's name
@@ -74,10 +76,11 @@ class Statement:
         """Whether a switch is on; None when it is not there."""
         if name not in self.flags:
             return None
-        value = self.flag(name).lower()
-        if value not in ("", "true", "false", "1", "0"):
-            raise Problem(f"{self.name} --{name}={value} is not possible: write --{name}=true or --{name}=false")
-        return value in ("", "true", "1")
+        value = self.flag(name)
+        on = parse_switch(value)
+        if on is None:
+            raise Problem(f"{self.name} --{name}={value[:40]} is not possible: write --{name}=true or --{name}=false")
+        return on
 
     def command(self) -> Command:
         """The rest as a command line in one of its two forms."""
@@ -144,7 +147,8 @@ def take_apart(line: Line, escape: str) -> Statement:
 def _check_flag(name: str, flag: str, valued: bool, again: bool) -> None:
     known = _FLAGS.get(name, {})
     if flag not in known:
-        mend = _REFUSED_FLAGS.get((name, flag), "delete it")
+        near = nearest(flag, known)
+        mend = _REFUSED_FLAGS.get((name, flag)) or (f"did you mean --{near}?" if near else "delete it")
         raise Problem(f"{name} --{flag[:40]} is not supported: {mend}")
     if again and known[flag] != _OFTEN:
         raise Problem(f"--{flag} is given twice: keep one")

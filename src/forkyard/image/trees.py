@@ -6,19 +6,17 @@ import hashlib
 import io
 import posixpath
 import tarfile
-import zlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from lzma import LZMAError
 from pathlib import Path
 from typing import IO
 
 from forkyard.errors import SandboxError
 from forkyard.image.context import Entry, Source
-from forkyard.image.materials import open_archive
+from forkyard.image.members import Member, clean
+from forkyard.image.packed import UNREADABLE, unpacked
 from forkyard.image.patterns import Ignore
-from forkyard.image.pieces import Member
 
 Owner = tuple[int, int]
 
@@ -108,9 +106,9 @@ def of_archive(path: Path, shown: str) -> Tree:
 
     def members() -> Generator[Member, None, None]:
         try:
-            with open_archive(path) as stream:
+            with path.open("rb") as file, unpacked(file) as stream:
                 yield from _read(stream, shown)
-        except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, LZMAError) as error:
+        except UNREADABLE as error:
             raise SandboxError(f"{shown} cannot be unpacked: {error}") from error
 
     return Tree("", True, members, settled=True)
@@ -148,29 +146,17 @@ def _kept_of(archive: bytes, shown: str, exclude: Ignore) -> Generator[Member, N
 
 
 def _read(stream: IO[bytes], shown: str) -> Generator[Member, None, None]:
-    with tarfile.open(fileobj=stream, mode="r|", errors="surrogateescape") as tar:
-        for info in tar:
-            name = _inside(info.name, shown)
-            if not name:
-                continue
-            kept = new_info(name, info.type, info.mode & 0o7777, (info.uid, info.gid))
-            kept.mtime = int(info.mtime) if 0 <= info.mtime < 1 << 33 else 0
-            if info.issym():
-                kept.linkname = info.linkname
-            elif info.islnk():
-                kept.linkname = _inside(info.linkname, shown)
-            elif info.isfile():
-                kept.type, kept.size = tarfile.REGTYPE, info.size
-            elif not (info.isdir() or info.isfifo()):
-                raise SandboxError(f"{shown} holds the device {info.name!r}, which no image here can have")
-            yield kept, tar.extractfile(info) if info.isfile() else None
-
-
-def _inside(name: str, shown: str) -> str:
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        raise SandboxError(f"{shown} holds {name!r}, which points outside: make the archive without '..'")
-    return "/".join(parts)
+    """The members of an archive but its root. Raises SandboxError for what cannot be read or have a place."""
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as tar:
+            for info in tar:
+                member = clean(info)
+                if member.ischr() or member.isblk():
+                    raise SandboxError(f"{shown} holds the device {info.name!r}, which no image here can have")
+                if member.name:
+                    yield member, tar.extractfile(info) if member.isreg() else None
+    except UNREADABLE as error:
+        raise SandboxError(f"{shown} cannot be unpacked: {error}") from error
 
 
 def directories(names: Sequence[str], owner: Owner) -> Generator[Member, None, None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from forkyard.image.cuts import replaced, without_prefix, without_suffix
 from forkyard.image.problem import Problem
 
+LONGEST = 1 << 20  # of a word once it is expanded; the kernel passes far less to a command
 _DEEPEST = 20  # of ${a:-${b:-...}}; deeper is a mistake, and would exhaust Python's stack
 _OPERATORS = (":-", ":+", ":?", "-", "+", "?", "#", "##", "%", "%%", "/", "//")
 _SPECIAL = frozenset("@*#?-$!")  # the shell's one-letter parameters, never set in a Dockerfile
@@ -45,23 +46,9 @@ class Variable:
     def _cut(self, value: str, pattern: str, values: Mapping[str, str]) -> str:
         if self.replacement is not None:
             new = self.replacement.expand(values)
-            return _pattern(pattern, longest=True).sub(lambda _: new, value, count=0 if self.operator == "//" else 1)
-        regex = _pattern(pattern, longest=len(self.operator) == 2)
-        if self.operator.startswith("#"):
-            match = regex.match(value)
-            return value[match.end() :] if match else value
-        starts = range(len(value) + 1) if len(self.operator) == 2 else range(len(value), -1, -1)
-        start = next((start for start in starts if regex.fullmatch(value, start)), len(value))
-        return value[:start]
-
-
-def _pattern(pattern: str, *, longest: bool) -> re.Pattern[str]:
-    """The regular expression of a pattern in which `*` and `?` are wild, unless a backslash stands before them."""
-    pieces = []
-    for escaped, char in re.findall(r"(\\?)(.)", pattern, re.DOTALL):
-        wild = {"*": ".*" if longest else ".*?", "?": "."}.get(char)
-        pieces.append(wild if wild and not escaped else re.escape(char))
-    return re.compile("".join(pieces), re.DOTALL)
+            return replaced(value, pattern, new, every=self.operator == "//", most=LONGEST)
+        cut = without_prefix if self.operator.startswith("#") else without_suffix
+        return cut(value, pattern, longest=len(self.operator) == 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +58,14 @@ class Word:
     parts: tuple[str | Variable, ...]
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """The word with every variable replaced. Raises Problem when a required variable has no value."""
-        return "".join(part if isinstance(part, str) else part.expand(values) for part in self.parts)
+        """The word with every variable replaced. Raises Problem when a required variable has no value.
+
+        And when it gets too long: each of a few lines that name a variable twice doubles it.
+        """
+        text = "".join(part if isinstance(part, str) else part.expand(values) for part in self.parts)
+        if len(text) > LONGEST and self.parts != (text,):
+            raise Problem(f"with its variables replaced it has more than {LONGEST} characters")
+        return text
 
 
 def parse_word(text: str, escape: str = "\\") -> Word:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from forkyard.errors import ConfigError, ContentFilterError, ProviderError
+from forkyard.errors import ConfigError, ContentFilterError, ModelError
 from forkyard.model.completion import Completion, ReportedError, read_completion
 from forkyard.model.failures import malformed, refusal, reported
 from forkyard.model.protocol import PLAIN, OnFailure, Reply, Sampling, ToolSpec
@@ -73,7 +73,7 @@ class ChatModel:
         sampling: Sampling = PLAIN,
         on_failure: OnFailure | None = None,
     ) -> Reply:
-        """The model's next message. Raises a ProviderError once retrying cannot help or its time is spent."""
+        """The model's next message. Raises a ModelError once retrying cannot help or its time is spent."""
         content = strict_json(_body(self._name, messages, tools, sampling)).encode("ascii")
         patience = Patience(self._retry_seconds)
         while True:
@@ -103,7 +103,7 @@ class ChatModel:
         except (TimeoutError, httpx2.TimeoutException) as err:
             return self._unreached(err, 504, f"{self._url} did not answer within {self._timeout:.0f} s")
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as err:
-            return Failure(ProviderError(self._told(f"{self._url} broke off its reply", err), 502), Hope.MALFORMED)
+            return Failure(ModelError(self._told(f"{self._url} broke off its reply", err), 502), Hope.MALFORMED)
         except httpx2.TransportError as err:
             return self._unreached(err, 503, self._told(f"{self._url} cannot be reached", err))
         self._reached = True
@@ -129,8 +129,8 @@ class ChatModel:
         """A failure below HTTP. An address that never answered is likely wrong, one that did is likely restarting."""
         connecting = isinstance(err, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol)
         if connecting and not self._reached:
-            return Failure(ProviderError(f"{said}. Check OPENAI_BASE_URL.", status), Hope.UNREACHABLE)
-        return Failure(ProviderError(said, status), Hope.BUSY)
+            return Failure(ModelError(f"{said}. Check OPENAI_BASE_URL.", status), Hope.UNREACHABLE)
+        return Failure(ModelError(said, status), Hope.BUSY)
 
     def _told(self, said: str, err: Exception) -> str:
         return f"{said}: {redact(str(err), self.secrets) or type(err).__name__}"

@@ -11,8 +11,8 @@ from forkyard.errors import (
     AuthenticationError,
     ContentFilterError,
     ContextLengthError,
+    ModelError,
     ModelNotFoundError,
-    ProviderError,
 )
 from forkyard.model.retry import Failure, Hope, asked_pause
 from forkyard.values import printable
@@ -20,7 +20,7 @@ from forkyard.values import printable
 SHOWN_BODY = 500
 
 
-class ToolsRefusedError(ProviderError):
+class ToolsRefusedError(ModelError):
     """The provider or the model does not take tools; a conversation in plain text may still work."""
 
 
@@ -82,10 +82,10 @@ def refusal(status: int, headers: Mapping[str, str], body: str, place: str, with
     if final is not None:
         return Failure(final)
     if status in (408, 409, 425, 429) or status >= 500:
-        return Failure(ProviderError(said, status), Hope.BUSY, asked_pause(headers))
+        return Failure(ModelError(said, status), Hope.BUSY, asked_pause(headers))
     if 300 <= status < 400:
         said += " (a redirect: set OPENAI_BASE_URL to where it leads)"
-    return Failure(ProviderError(said, status))
+    return Failure(ModelError(said, status))
 
 
 def reported(error: Any, place: str, with_tools: bool) -> Failure:
@@ -100,10 +100,10 @@ def reported(error: Any, place: str, with_tools: bool) -> Failure:
 
 def malformed(place: str, what: str) -> Failure:
     """A reply with status 200 that is no reply."""
-    return Failure(ProviderError(f"{place} answered 200, but {_shown(what)}", 502), Hope.MALFORMED)
+    return Failure(ModelError(f"{place} answered 200, but {_shown(what)}", 502), Hope.MALFORMED)
 
 
-def _final(status: int, codes: list[str], text: str, said: str, with_tools: bool) -> ProviderError | None:
+def _final(status: int, codes: list[str], text: str, said: str, with_tools: bool) -> ModelError | None:
     """The error no retry can mend, if it is one."""
     if status == 401 or (status == 403 and not _FILTERED.search(text)):
         return AuthenticationError(f"{said}. The key was refused: check OPENAI_API_KEY.", status)
@@ -116,7 +116,7 @@ def _final(status: int, codes: list[str], text: str, said: str, with_tools: bool
     if status == 404 or (status == 400 and ("model_not_found" in codes or _NO_MODEL.search(text))):
         return ModelNotFoundError(f"{said}. Check the model's name and OPENAI_BASE_URL.", status)
     if status == 429 and _SPENT.search(text):
-        return ProviderError(f"{said}. The account has no credit left.", status)
+        return ModelError(f"{said}. The account has no credit left.", status)
     return None
 
 

@@ -43,7 +43,7 @@ OnFailure = Callable[[str], object]
 
 
 class Model(Protocol):
-    """Answers a conversation. Raises a `ProviderError` (or one of its kinds) once retrying cannot help."""
+    """Answers a conversation. Raises a `ModelError` (or one of its kinds) once retrying cannot help."""
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
-from forkyard.errors import ProviderError
+from forkyard.errors import ModelError
 from forkyard.values import backoff
 
 MALFORMED_TRIES = 6
@@ -35,7 +35,7 @@ _TRIES = {Hope.NONE: 1, Hope.MALFORMED: MALFORMED_TRIES, Hope.UNREACHABLE: UNREA
 class Failure:
     """One request that brought no reply. `asked` is the pause in seconds the provider asked for."""
 
-    error: ProviderError
+    error: ModelError
     hope: Hope = Hope.NONE
     asked: float | None = None
 
@@ -68,7 +68,7 @@ class Patience:
         self.paused += pause
         return pause
 
-    def _final(self, failure: Failure, why: str) -> ProviderError:
+    def _final(self, failure: Failure, why: str) -> ModelError:
         if self.tries > 1:
             failure.error.args = (f"{failure.error} ({self.tries} tries in {self.paused:.0f} s{why})",)
         elif why:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
-from forkyard.env import limits_of
+from forkyard.env import RESOURCES, limits_of
 from forkyard.errors import ConfigError
 from forkyard.harness import Harness
-from forkyard.image import base_images, check_build, ensure_image, find_image, read_dockerfile
+from forkyard.image import BuildOptions, base_images, check_build, ensure_image, find_image, read_dockerfile
 from forkyard.run.plan import Plan
-from forkyard.sandbox import Feature, ImageProvider, ImageStore, Provider
-from forkyard.sandbox.limits import FEATURES, unkept
+from forkyard.sandbox import Feature, ImageProvider, ImageStore, Provider, image_provider
+from forkyard.sandbox.promises import unkept
+from forkyard.sandbox.values import BOUNDS
 from forkyard.task import Task
 from forkyard.values import first_names, printable
 
-_BOUNDS = {"cpus": "processor time", "memory_mb": "memory", "disk_mb": "disk space"}
 _UNBOUNDED = "`forkyard doctor` says what is missing; --unbounded plays the task without this bound"
 LACKING = {
     Feature.ISOLATED: ("", "play it on one that isolates: -e local"),
@@ -36,9 +35,7 @@ LACKING = {
         'write network_mode = "no-network" if the task can do without (in Python network_allow = ()), '
         "or choose another provider with -e",
     ),
-    Feature.LIMIT_CPU: ("resources.cpu", _UNBOUNDED),
-    Feature.LIMIT_MEMORY: ("resources.memory", _UNBOUNDED),
-    Feature.LIMIT_DISK: ("resources.disk", _UNBOUNDED),
+    **{BOUNDS[bound].feature: (f"resources.{field}", _UNBOUNDED) for bound, field in RESOURCES.items()},
 }
 """For each feature a task may ask for: the field of its data that does, and the mend when a provider lacks it."""
 
@@ -56,7 +53,7 @@ async def find_problems(
     if provider is not None:
         problems += _provider_problems(plan, tasks, provider)
         if Feature.IMAGES in provider.features:
-            problems += await _image_problems(plan, tasks, cast(ImageProvider, provider))
+            problems += await _image_problems(plan, tasks, image_provider(provider))
     return problems
 
 
@@ -74,7 +71,7 @@ def notes_of(plan: Plan, task: Task, provider: Provider) -> list[str]:
     if task.network is None:
         notes.append("the task does not say what network it wants: it runs without")
     if missing := unkept(limits_of(task), provider.features):
-        names = " and ".join(_BOUNDS[name] for name in missing)
+        names = " and ".join(BOUNDS[name].words for name in missing)
         notes.append(f"the provider {provider.name} cannot bound a sandbox's {names} on this machine: it has no bound")
     if plan.verifier is not None and plan.verifier != task.data.verifier:
         notes.append(f"grading mode {plan.verifier} takes the place of the task's {task.data.verifier}")
@@ -106,7 +103,7 @@ def _provider_problems(plan: Plan, tasks: Sequence[Task], provider: Provider) ->
         if mode == "forked":
             needs.add(Feature.FORK)
         if not plan.unbounded:
-            needs |= {FEATURES[name] for name in unkept(limits_of(task), provider.features)}
+            needs |= {BOUNDS[name].feature for name in unkept(limits_of(task), provider.features)}
         if mode == "separate":
             text = "a separate verifier sandbox is not available yet; grade with --verifier forked"
             said.append((text, task.where("verifier"), task.name))
@@ -162,7 +159,7 @@ async def _missing_image(plan: Plan, task: Task, store: ImageStore) -> str | Non
         named: str | None = task.data.image
         known = named is None or plan.base is not None or await find_image(store, named) is not None
         return None if known else named
-    return await check_build(store, directory, base=plan.base)
+    return await check_build(store, directory, BuildOptions(base=plan.base))
 
 
 def _named_image(task: Task) -> str | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from forkyard.errors import SandboxError
-from forkyard.image import build, ensure_image
-from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, ImageProvider, Provider
+from forkyard.image import BuildOptions, build, ensure_image
+from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, Provider, image_provider
 from forkyard.task import Task
 
 HOST = "host"
@@ -56,12 +56,13 @@ class Images:
 
     async def _find(self, name: str) -> str:
         """What the store calls an image that is named; pulled when it is not there."""
-        return (await ensure_image(cast(ImageProvider, self._provider), name)).name
+        return (await ensure_image(image_provider(self._provider), name)).name
 
     async def _build(self, directory: Path, timeout: float) -> str:
-        store, features = cast(ImageProvider, self._provider), self._provider.features
+        store, features = image_provider(self._provider), self._provider.features
         network = PUBLIC if {Feature.PUBLIC_NETWORK, Feature.LIVE_NETWORK} <= features else NO_NETWORK
-        return (await build(store, directory, base=self._base, timeout=timeout, network=network)).name
+        options = BuildOptions(base=self._base, network=network, timeout=timeout)
+        return (await build(store, directory, options)).name
 
     async def close(self) -> None:
         """End what is still being made."""

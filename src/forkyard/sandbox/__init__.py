@@ -3,19 +3,17 @@
 from forkyard.sandbox.common import ARGUMENT_LIMIT, DEFAULT_PATH, check_command, default_home
 from forkyard.sandbox.network import NO_NETWORK, PUBLIC, Network, Visit, forwarded
 from forkyard.sandbox.patches import patch
-from forkyard.sandbox.protocol import (
+from forkyard.sandbox.promises import image_provider
+from forkyard.sandbox.protocol import ImageProvider, ImageStore, Provider, Sandbox
+from forkyard.sandbox.values import (
     Change,
     Feature,
     Healthcheck,
     ImageConfig,
     ImageInfo,
-    ImageProvider,
-    ImageStore,
     Limits,
     OnOutput,
     ProgramResult,
-    Provider,
-    Sandbox,
     SandboxInfo,
     SandboxSpec,
 )
@@ -44,5 +42,6 @@ __all__ = [
     "check_command",
     "default_home",
     "forwarded",
+    "image_provider",
     "patch",
 ]

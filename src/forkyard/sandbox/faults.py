@@ -16,16 +16,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox.network import Visit
-from forkyard.sandbox.protocol import (
-    Feature,
-    ImageConfig,
-    ImageInfo,
-    ImageStore,
-    Provider,
-    Sandbox,
-    SandboxInfo,
-    SandboxSpec,
-)
+from forkyard.sandbox.protocol import ImageStore, Provider, Sandbox
+from forkyard.sandbox.values import Feature, ImageConfig, ImageInfo, SandboxInfo, SandboxSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")

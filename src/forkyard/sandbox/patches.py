@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 
-from forkyard.errors import SandboxError, SandboxLost
+from forkyard.errors import NotAFile, SandboxError, TooLarge
 from forkyard.sandbox.protocol import Sandbox
 from forkyard.values import MIB
 
@@ -51,11 +51,9 @@ async def _content(sandbox: Sandbox, path: str) -> bytes | str | None:
     """The bytes of a file, "large" in place of too many, None when it is gone."""
     try:
         return await sandbox.read(path, FILE_LIMIT)
-    except OSError:
+    except (OSError, NotAFile):  # also when a process put something else in its place meanwhile
         return None
-    except SandboxLost:
-        raise
-    except SandboxError:  # a regular file that was not read is too large
+    except TooLarge:
         return "large"
 
 

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from forkyard.sandbox.protocol import OnOutput
+from forkyard.sandbox.values import OnOutput
 
 CHUNK = 1 << 16
 PATIENCE = 0.005  # seconds a pipe fills unread: most commands end sooner, and are read once, at their end
@@ -18,14 +18,21 @@ class Tail:
     """Reads a pipe to its end, keeping the last `limit` bytes and counting all of them.
 
     A child that outlives its command may hold the pipe: after `finish` the reader goes on and forgets what it reads,
-    so that such a child neither blocks nor dies of a closed pipe.
+    so that such a child neither blocks nor dies of a closed pipe. `spend` is told the size of whatever is read.
     """
 
-    def __init__(self, fd: int, limit: int, hear: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        limit: int,
+        hear: Callable[[bytes], None] | None = None,
+        spend: Callable[[int], None] | None = None,
+    ) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
         self._limit = limit
         self._hear = hear
+        self._spend = spend
         self._chunks: deque[bytearray] = deque()  # none much smaller than CHUNK, however small the pieces come
         self._kept = 0
         self._finished = False
@@ -74,6 +81,8 @@ class Tail:
             self.close()
         elif not self._finished:
             self._keep(data)
+        if self._spend and data:
+            self._spend(len(data))
         return len(data)
 
     def _keep(self, data: bytes) -> None:
@@ -87,6 +96,25 @@ class Tail:
             self._kept -= len(self._chunks.popleft())
         if self._hear:
             self._hear(data)
+
+
+class Allowance:
+    """Bytes that all commands of a sandbox together may write; `over` is called whenever more come than that."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.over: Callable[[], None] = lambda: None
+
+    @property
+    def used_up(self) -> bool:
+        """Whether more was written."""
+        return self._left < 0
+
+    def spend(self, count: int) -> None:
+        """So many bytes were written."""
+        self._left -= count
+        if self._left < 0:
+            self.over()
 
 
 class Listener:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Generic, Self
 
 from typing_extensions import TypeVar
 
-from forkyard.errors import ForkyardError, InterceptionError, ProviderError, SandboxError, TaskError, boundary
+from forkyard.errors import ForkyardError, InterceptionError, ModelError, SandboxError, TaskError, boundary
 from forkyard.sandbox import Feature, Network, Sandbox
+from forkyard.sandbox.promises import network_features
 from forkyard.secrets import Secrets
 from forkyard.task.data import TaskData
 from forkyard.task.hooks import Signal, discover, invoke, required_parameters
@@ -24,7 +25,7 @@ from forkyard.trace import Status, Trace
 DataT_co = TypeVar("DataT_co", bound=TaskData, covariant=True, default=TaskData)
 
 HOOKS = ("setup", "finalize", "stage_verifier", "validate")
-_NOT_THE_TASK = (SandboxError, ProviderError, InterceptionError)
+_NOT_THE_TASK = (SandboxError, ModelError, InterceptionError)
 _log = logging.getLogger(__name__)
 
 
@@ -131,10 +132,7 @@ class Task(Generic[DataT_co]):
     def _network_needs(self) -> set[Feature]:
         asked = (self.network, self.setup_network, self.verifier_network)
         networks = {network for network in asked if network is not None}
-        modes = {"none": Feature.NO_NETWORK, "allowlist": Feature.ALLOWLIST, "public": Feature.PUBLIC_NETWORK}
-        needs = {modes[network.mode] for network in networks}
-        if any(network.block for network in networks):
-            needs.add(Feature.ALLOWLIST)
+        needs = {feature for network in networks for feature in network_features(network)}
         return needs | ({Feature.LIVE_NETWORK} if len(networks) > 1 else set())
 
     def where(self, field: str) -> str:

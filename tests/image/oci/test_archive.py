@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from forkyard.errors import ConfigError
 from forkyard.image import export, import_archive
 from forkyard.image.oci.documents import OCI_INDEX, OCI_MANIFEST, digest_of
-from forkyard.image.oci.export import trees
+from forkyard.image.oci.flat import trees
 from forkyard.sandbox import ImageConfig, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from tests.image.oci.parts import Made, link, listing, made, member, tar
@@ -70,6 +73,9 @@ async def test_saved_images_of_every_kind_are_imported(provider: LocalProvider, 
         files(saved(plain)),
         gzip.compress(files(saved(plain))),
         gzip.compress(files(layout(IMAGE))),
+        bz2.compress(files(saved(IMAGE))),
+        lzma.compress(files(layout(IMAGE))),
+        zstandard.compress(files(layout(IMAGE))),
     ):
         await check(provider, tmp_path / "archive", data)
 

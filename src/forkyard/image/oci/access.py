@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from forkyard.image.oci.problem import ImageSourceError
+from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.settings import Credentials, Endpoint
 from forkyard.secrets import Secrets
 from forkyard.values import one_line

@@ -7,7 +7,7 @@ import json
 import posixpath
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,11 +26,12 @@ from forkyard.image.oci.documents import (
     read_document,
     read_manifest,
 )
+from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.install import InstalledImage, Recipe, install
-from forkyard.image.oci.layer import UNREADABLE, Blob, GuardedInfo, is_packed, unpacked
-from forkyard.image.oci.problem import ImageSourceError
-from forkyard.image.oci.settings import cache_directory
-from forkyard.sandbox import ImageConfig, ImageProvider
+from forkyard.image.oci.layer import Blob, GuardedInfo
+from forkyard.image.oci.settings import blobs_directory
+from forkyard.image.packed import UNREADABLE, is_packed, unpacked
+from forkyard.sandbox import ImageProvider
 from forkyard.values import MIB, one_line
 
 _MOST_NAMES = 100_000
@@ -38,19 +39,28 @@ _MOST_HOPS = 10
 _MANIFEST, _INDEX = "manifest.json", "index.json"
 
 
-async def import_image_archive(store: ImageProvider, archive: Path, name: str, over: ImageConfig) -> InstalledImage:
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What is said at an import of a saved image; what is empty leaves what the image says, and so do other keys."""
+
+    env: Mapping[str, str]
+    workdir: str
+    user: str
+
+
+async def import_image_archive(store: ImageProvider, archive: Path, name: str, over: Overrides) -> InstalledImage:
     """Make the image in an archive the image `name`; what `over` says takes the place of what the image says.
 
     Raises ImageSourceError when the archive is none that is known, holds no image for this machine, several of which
     none has that name, or one that is refused.
     """
-    with tempfile.TemporaryDirectory(dir=cache_directory()) as directory:
+    with tempfile.TemporaryDirectory(dir=blobs_directory()) as directory:
         files = await asyncio.to_thread(_open, archive, Path(directory))
         layers, config = await asyncio.to_thread(_image_of, files, name)
         image = replace(
             config.image,
             env={**config.image.env, **over.env},
-            workdir=over.workdir if over.workdir != "/" else config.image.workdir,
+            workdir=over.workdir or config.image.workdir,
             user=over.user or config.image.user,
         )
 
@@ -106,11 +116,10 @@ def _open(archive: Path, directory: Path) -> _Files:
     """Where everything in an archive is; one that is packed is unpacked into the directory first."""
     what = str(archive)
     try:
-        whole = Blob(archive, 0, archive.stat().st_size)
-        with unpacked(whole) as stream:
-            if is_packed(whole):
+        with archive.open("rb") as raw:
+            if is_packed(raw):
                 archive = directory / "archive.tar"
-                with archive.open("wb") as file:
+                with unpacked(raw) as stream, archive.open("wb") as file:
                     while data := stream.read(MIB):
                         file.write(data)
         return _index(archive, what)

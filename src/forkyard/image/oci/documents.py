@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from forkyard.image.oci.problem import ImageSourceError
+from forkyard.image.oci.config import read_settings, written_settings
+from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.reference import is_digest
 from forkyard.sandbox import ImageConfig
 from forkyard.values import MIB
@@ -129,46 +130,17 @@ def read_config(data: bytes, layers: int, what: str) -> Config:
             f"{what} is an image for {document.get('os')}/{made_for}, and this machine is linux/{architecture()}"
         )
     said = document.get("config")
-    return Config(_image_config(said if isinstance(said, dict) else {}, what), tuple(diff_ids))
-
-
-def _image_config(said: Mapping[str, Any], what: str) -> ImageConfig:
-    env = {}
-    for line in _texts(said.get("Env"), what, "Env"):
-        name, equals, value = line.partition("=")
-        if name and equals:
-            env[name] = value
-    workdir, user = said.get("WorkingDir") or "/", said.get("User") or ""
-    if not isinstance(workdir, str) or not isinstance(user, str) or "\0" in workdir + user:
-        raise ImageSourceError(f"the configuration of {what} has a User or WorkingDir that is no text")
-    workdir = workdir if workdir.startswith("/") else f"/{workdir}"
-    entrypoint, cmd = (_texts(said.get(key), what, key) for key in ("Entrypoint", "Cmd"))
-    return ImageConfig(env, workdir, user, entrypoint, cmd)
-
-
-def _texts(found: object, what: str, key: str) -> tuple[str, ...]:
-    """A list of texts that a command can be given; a single text stands for a list of one."""
-    found = [found] if isinstance(found, str) else found or []
-    if isinstance(found, list) and all(isinstance(text, str) and "\0" not in text for text in found):
-        return tuple(found)
-    raise ImageSourceError(f"the configuration of {what} has {key} that is no list of texts")
+    return Config(read_settings(said if isinstance(said, dict) else {}, what), tuple(diff_ids))
 
 
 def config_document(config: ImageConfig, diff_ids: tuple[str, ...], created: float) -> bytes:
     """The configuration of an image as others read it."""
     stamp = datetime.fromtimestamp(int(created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    said: dict[str, Any] = {
-        "Env": [f"{name}={value}" for name, value in config.env.items()],
-        "WorkingDir": config.workdir,
-        "User": config.user,
-        "Entrypoint": list(config.entrypoint) or None,
-        "Cmd": list(config.cmd) or None,
-    }
     document = {
         "created": stamp,
         "architecture": architecture(),
         "os": "linux",
-        "config": {key: value for key, value in said.items() if value},
+        "config": written_settings(config),
         "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
         "history": [{"created": stamp, "created_by": "forkyard"} for _ in diff_ids],
     }

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
-from forkyard.errors import EngineLost, SandboxError, SandboxLost
+from forkyard.errors import SandboxError, SandboxLost
+from forkyard.image.disks import opened
 from forkyard.image.oci.documents import Config, digest_of
-from forkyard.image.oci.layer import UNREADABLE, Blob, Layer, archives, scan
-from forkyard.image.oci.problem import ImageSourceError
+from forkyard.image.oci.errors import ImageSourceError
+from forkyard.image.oci.layer import Blob, Layer, archives, scan
+from forkyard.image.packed import UNREADABLE
 from forkyard.image.pieces import in_thread
-from forkyard.sandbox import ImageConfig, ImageInfo, ImageProvider, Sandbox, SandboxSpec
+from forkyard.sandbox import ImageConfig, ImageInfo, ImageProvider, Sandbox
 from forkyard.values import counted
 
 LAYER_PREFIX = "layer:"
@@ -115,25 +117,19 @@ async def _build_up(
     process may take it for one that nobody needs.
     """
     first = len(names) - len(coming)
-    standing = await _sandbox(store, names[first - 1] if first else _SCRATCH)
-    try:
+    async with AsyncExitStack() as stack:
+        standing = await stack.enter_async_context(opened(store, names[first - 1] if first else _SCRATCH))
         for name, delivery in zip(names[first:], coming, strict=True):
             await _apply(standing, await delivery.layer(), delivery.what)
             await standing.stop()
             await store.commit(standing, name, ImageConfig())
             delivery.applied()
-            below, standing = standing, await _sandbox(store, name)
-            await below.close()
+            async with stack.pop_all():
+                standing = await stack.enter_async_context(opened(store, name))
         if recipe.config.image.workdir != "/":
             await _told(recipe.what, standing.push(_NOTHING, recipe.config.image.workdir))  # made when it is missing
         await standing.stop()
         return await store.commit(standing, recipe.name, recipe.config.image)
-    finally:
-        await standing.close()
-
-
-async def _sandbox(store: ImageProvider, image: str) -> Sandbox:
-    return await store.create(SandboxSpec(image=image, workdir="/", user=""))
 
 
 async def _apply(sandbox: Sandbox, layer: Layer, what: str) -> None:
@@ -151,7 +147,7 @@ async def _told(what: str, doing: Awaitable[None]) -> None:
     """Errors of one push say whose it was."""
     try:
         await doing
-    except (SandboxLost, EngineLost):
+    except SandboxLost:
         raise
     except SandboxError as error:
         raise ImageSourceError(f"{what} cannot be applied: {error}") from error

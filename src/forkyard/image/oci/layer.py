@@ -7,41 +7,27 @@ between members, and every header in it is read where it can do no harm: inside 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
-import lzma
 import tarfile
-import zlib
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from forkyard.image.oci.problem import ImageSourceError
-from forkyard.image.pieces import PIECE_BYTES, Member, pieces
+from forkyard.image.members import Member
+from forkyard.image.oci.errors import ImageSourceError
+from forkyard.image.packed import UNREADABLE, unpacked
+from forkyard.image.pieces import PIECE_BYTES, pieces
 from forkyard.values import MIB, one_line
 
 LAYER_LIMIT = 256 * 1024 * MIB
 MOST_MEMBERS = 2_000_000
 _HEADER_LIMIT = MIB
 _WHITEOUT = ".wh."
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _EXTENDED = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-UNREADABLE = (
-    tarfile.TarError,
-    OSError,
-    EOFError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-    zlib.error,
-    lzma.LZMAError,
-)
-
 Segment = tuple[int, int]
 
 
@@ -53,7 +39,7 @@ class Blob:
     offset: int
     size: int
 
-    def open(self) -> IO[bytes]:
+    def open(self) -> io.BufferedReader:
         """Read from the beginning."""
         return io.BufferedReader(_Part(self), MIB)
 
@@ -106,7 +92,7 @@ class GuardedInfo(tarfile.TarInfo):
 def scan(blob: Blob, diff_id: str, what: str) -> Layer:
     """Look a layer through. ImageSourceError: it cannot be read, has other bytes than were promised, or is hostile."""
     try:
-        with unpacked(blob) as stream:
+        with blob.open() as raw, unpacked(raw) as stream:
             hashing = _Hashing(stream, diff_id)
             source: Any = hashing  # all that is needed of a file is `read`
             with tarfile.open(
@@ -208,7 +194,7 @@ class _Scan:
 def archives(layer: Layer) -> Generator[bytes, None, None]:
     """The layer as archives to be pushed one after the other, each of bounded size or one member."""
     yield from pieces(_named(layer.whiteouts))
-    with unpacked(layer.blob) as stream:
+    with layer.blob.open() as raw, unpacked(raw) as stream:
         at = 0
         for piece in layer.pieces:
             parts = []
@@ -228,35 +214,3 @@ def _named(names: tuple[str, ...]) -> Iterator[Member]:
 def _skip(stream: IO[bytes], count: int) -> None:
     while count > 0:
         count -= len(stream.read(min(count, MIB))) or count
-
-
-def is_packed(blob: Blob) -> bool:
-    """Whether the bytes of a blob are compressed."""
-    with blob.open() as raw:
-        return raw.read(4).startswith((_GZIP, _ZSTD))
-
-
-@contextmanager
-def unpacked(blob: Blob) -> Iterator[IO[bytes]]:
-    """The bytes of a blob with its compression taken off, whatever its media type says of that."""
-    with blob.open() as raw:
-        start = raw.peek(4)[:4]  # type: ignore[attr-defined]
-        if start.startswith(_GZIP):
-            with gzip.GzipFile(fileobj=raw) as stream:
-                yield stream  # type: ignore[misc]
-        elif start == _ZSTD:
-            with _zstd(raw) as stream:
-                yield stream
-        else:
-            yield raw
-
-
-@contextmanager
-def _zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    import zstandard  # which takes its time to load, and few layers need it
-
-    try:
-        reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
-        yield io.BufferedReader(reader, MIB)  # type: ignore[type-var]
-    except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from error

@@ -13,7 +13,7 @@ import httpx2
 
 from forkyard.image.oci.access import Access, read_bounded
 from forkyard.image.oci.documents import ACCEPT, DOCUMENT_LIMIT, Descriptor, digest_of
-from forkyard.image.oci.problem import ImageSourceError
+from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.reference import Reference
 from forkyard.image.oci.settings import Credentials, Endpoint, credentials, endpoint
 from forkyard.values import backoff, one_line

@@ -63,7 +63,7 @@ class Endpoint:
         return urlsplit(self.url).netloc
 
 
-def cache_directory() -> Path:
+def blobs_directory() -> Path:
     """Where blobs are kept while they are needed."""
     path = default_home() / "blobs"
     try:

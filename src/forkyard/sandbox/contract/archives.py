@@ -6,7 +6,7 @@ import io
 import tarfile
 from collections.abc import Iterable
 
-from forkyard.errors import SandboxError
+from forkyard.errors import SandboxError, TooLarge
 from forkyard.sandbox.contract.files import ODD_NAMES, soon, umask
 from forkyard.sandbox.contract.promise import PATIENCE, expect, expect_equal, expect_raises, fresh, sh
 from forkyard.sandbox.protocol import Provider
@@ -144,12 +144,29 @@ async def check_exclude_leaves_members_out(provider: Provider) -> None:
         expect_equal(len(unpack(await box.pull("t"))), 9, "number of members without exclusion")
 
 
+async def check_exclude_patterns_match_across_directories(provider: Provider) -> None:
+    """A pattern is held against a whole name and its last part; `*` and `?` match "/" as well, and case matters."""
+    rows: dict[str, set[str]] = {
+        "a*g": {"d", "d/A.log", "d/e", "d/e/b", "[x]"},  # by the last part, in every directory
+        "*/*": {"a.log", "d", "[x]"},
+        "d/*b": {"a.log", "d", "d/a.log", "d/A.log", "d/e", "[x]"},
+        "d?e": {"a.log", "d", "d/a.log", "d/A.log", "[x]"},
+        "d/[!e]*": {"a.log", "d", "d/e", "d/e/b", "[x]"},
+        "[[]x]": {"a.log", "d", "d/a.log", "d/A.log", "d/e", "d/e/b"},
+        "/d": {"a.log", "d", "d/a.log", "d/A.log", "d/e", "d/e/b", "[x]"},  # names have no "/" in front
+    }
+    async with fresh(provider) as box:
+        await sh(box, "mkdir -p t/d/e; touch t/a.log t/d/a.log t/d/A.log t/d/e/b 't/[x]'")
+        for pattern, left in rows.items():
+            expect_equal(set(unpack(await box.pull("t", exclude=[pattern]))), left, f"members left by {pattern}")
+
+
 async def check_pull_over_the_limit_raises(provider: Provider) -> None:
-    """A tree larger than `max_bytes` is a SandboxError naming the limit, told without reading all of it."""
+    """A tree larger than `max_bytes` is TooLarge, naming the limit, told without reading all of it."""
     async with fresh(provider) as box:
         await sh(box, "mkdir t; head -c 3000000 /dev/zero > t/file; mkdir s; truncate -s 100G s/sparse")
         for path in ("t", "t/file", "s"):
-            with expect_raises(f"pulling {path}", SandboxError) as caught:
+            with expect_raises(f"pulling {path}", TooLarge) as caught:
                 await soon(box.pull(path, max_bytes=MIB), f"pulling {path} with a limit of 1 MiB")
             caught.expect_named(str(MIB), f"{MIB:,}", "1 MiB", "1.0 MiB")
         expect_equal(len(unpack(await box.pull("t", max_bytes=4 * MIB))["file"][1]), 3_000_000, "size within the limit")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forkyard.sandbox.contract.promise import closing, expect_equal, fresh, needs, sh
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 
 FILL = """
 mkdir -p /w/kept /w/gone/deep /w/replaced; echo 1 > /w/kept/same; echo 1 > /w/kept/edited; echo 1 > /w/kept/removed

@@ -20,7 +20,8 @@ from forkyard.sandbox.contract.promise import (
     sh,
     spec,
 )
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 
 KIB = 1024
 LIMIT_NAMES = ("131072", "131,072", "131071", "131,071", "128 KiB")  # with or without the final zero byte
@@ -166,7 +167,8 @@ async def check_death_by_signal_is_a_negative_code(provider: Provider) -> None:
 async def check_missing_command_is_127(provider: Provider) -> None:
     """A command that does not exist exits 127, however it is named, and the sandbox goes on."""
     async with fresh(provider) as box:
-        for command in ("no-such-command-here", "/no/such/command", "./no-such-command"):
+        await box.write("plain", b"")
+        for command in ("no-such-command-here", "/no/such/command", "./no-such", "./plain/below", f"./{'x' * 300}"):
             result = await box.run([command, "x"], timeout=PATIENCE)
             expect_equal(result.exit_code, 127, f"exit code of {command}")
         expect_equal((await box.run("no-such-command-here", timeout=PATIENCE)).exit_code, 127, "exit code in a script")

@@ -22,7 +22,8 @@ from forkyard.sandbox.contract.promise import (
     new_mark,
     sh,
 )
-from forkyard.sandbox.protocol import Feature, ProgramResult, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature, ProgramResult
 
 SHORT = 1.0  # a deadline long enough for a shell to start its children
 

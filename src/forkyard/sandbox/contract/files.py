@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from forkyard.errors import SandboxError
+from forkyard.errors import NotAFile, SandboxError, TooLarge
 from forkyard.sandbox.contract.promise import (
     PATIENCE,
     Stopwatch,
@@ -22,7 +23,8 @@ from forkyard.sandbox.contract.promise import (
     new_mark,
     sh,
 )
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 from forkyard.values import MIB
 
 T = TypeVar("T")
@@ -140,6 +142,45 @@ async def check_write_replaces_a_file(provider: Provider) -> None:
         )
 
 
+async def check_a_write_is_seen_whole_or_not_at_all(provider: Provider) -> None:
+    """Whoever looks while a file is replaced sees the old one or the new one, never a part of either."""
+    look = "while [ ! -e stop ]; do wc -c < file; done | sort -u"
+    async with fresh(provider) as box:
+        await box.write("file", b"old")
+        looking = asyncio.ensure_future(box.run(look, timeout=PATIENCE))
+        for _ in range(4):
+            await box.write("file", bytes(8 * MIB))
+            await box.write("file", b"old")
+        await box.write("stop", b"")
+        seen = {int(size) for size in (await looking).stdout.split()}
+        expect(seen <= {3, 8 * MIB}, f"only sizes 3 and {8 * MIB} should be seen, seen were {sorted(seen)}")
+
+
+async def check_a_write_that_fails_leaves_what_was_there(provider: Provider) -> None:
+    """A write that fails half way leaves the old file, and nothing beside it."""
+    async with fresh(provider) as box:
+        await box.write("folder/file", b"old", mode=0o600)
+        with _large_files_fail():
+            try:
+                await box.write("folder/file", bytes(4 * MIB))
+                left = bytes(4 * MIB)  # somebody else did the writing, who may
+            except SandboxError:
+                left = b"old"
+        expect(await box.read("folder/file") == left, "the old file should be there, or the new one, it is not")
+        expect_equal(await sh(box, "ls -A folder"), "file\n", "names in the folder")
+
+
+@contextmanager
+def _large_files_fail() -> Iterator[None]:
+    """While it lasts, this process cannot write more than 1 MiB to a file, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 async def check_write_never_replaces_a_directory(provider: Provider) -> None:
     """Writing to the path of a directory is an error and leaves it as it was."""
     async with fresh(provider) as box:
@@ -158,18 +199,18 @@ async def check_written_files_belong_to_root(provider: Provider) -> None:
 
 
 async def check_read_over_the_limit_raises(provider: Provider) -> None:
-    """A file larger than `max_bytes` is an error naming size and limit, told without reading it."""
+    """A file larger than `max_bytes` is TooLarge, naming size and limit, told without reading it."""
     async with fresh(provider) as box:
         await box.write("ten", b"0123456789")
         expect_equal(await box.read("ten", max_bytes=10), b"0123456789", "a file of exactly max_bytes")
-        with expect_raises("reading 10 bytes with a limit of 9", SandboxError) as caught:
+        with expect_raises("reading 10 bytes with a limit of 9", TooLarge) as caught:
             await box.read("ten", max_bytes=9)
         caught.expect_named("10")
         caught.expect_named("9")
         await sh(box, "truncate -s 2147483648 sparse")
         watch = Stopwatch()
         for limit in (MIB, 32 * MIB):
-            with expect_raises("reading a file of 2 GiB", SandboxError) as caught:
+            with expect_raises("reading a file of 2 GiB", TooLarge) as caught:
                 await box.read("sparse", max_bytes=limit)
             caught.expect_named("2147483648", "2,147,483,648", "2048 MiB", "2.0 GiB", "2 GiB")
         watch.expect_under(3, "refusing a file of 2 GiB twice")
@@ -224,7 +265,7 @@ async def check_a_fifo_is_refused_at_once(provider: Provider) -> None:
     async with fresh(provider) as box:
         await sh(box, "mkfifo pipe other; ln -s pipe link")
         for path in ("pipe", "link"):
-            with expect_raises(f"reading {path}", SandboxError, FileNotFoundError):  # it may be on no disk
+            with expect_raises(f"reading {path}", NotAFile, FileNotFoundError):  # it may be on no disk
                 await soon(box.read(path), "reading a FIFO")
         try:
             await soon(box.write("other", b"content"), "writing to a FIFO's path")

@@ -20,7 +20,8 @@ from forkyard.sandbox.contract.promise import (
     sh,
     spec,
 )
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 
 FILL = """
 mkdir -p work/d; printf base > work/file; ln -s file work/link

@@ -21,7 +21,8 @@ from forkyard.sandbox.contract.promise import (
     sh,
     spec,
 )
-from forkyard.sandbox.protocol import Feature, ImageConfig, ImageProvider, Provider, SandboxSpec
+from forkyard.sandbox.protocol import ImageProvider, Provider
+from forkyard.sandbox.values import Feature, ImageConfig, SandboxSpec
 
 CONFIG = ImageConfig({"A": "of image", "B": "of  image"}, "/srv/my app", "65534", ("/bin/false",), ("no",))
 

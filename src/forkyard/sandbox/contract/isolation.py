@@ -22,7 +22,8 @@ from forkyard.sandbox.contract.promise import (
     new_mark,
     sh,
 )
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 
 VARIABLE = "FORKYARD_CONTRACT_SECRET"
 

@@ -23,7 +23,8 @@ from forkyard.sandbox.contract.promise import (
     sh,
     spec,
 )
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox, SandboxInfo
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature, SandboxInfo
 
 
 def new_name(word: str = "contract") -> str:

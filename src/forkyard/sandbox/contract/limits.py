@@ -18,15 +18,16 @@ from forkyard.sandbox.contract.promise import (
     sh,
     spec,
 )
-from forkyard.sandbox.limits import FEATURES
-from forkyard.sandbox.protocol import Feature, Limits, ProgramResult, Provider
+from forkyard.sandbox.protocol import Provider
+from forkyard.sandbox.values import BOUNDS, Feature, Limits, ProgramResult
+from forkyard.values import MIB
 
 _SPIN = "timeout 2 sh -c 'while :; do :; done'"
 
 
 async def check_a_bound_that_is_not_kept_is_refused(provider: Provider) -> None:
     """A sandbox is not made with a bound that the provider does not declare."""
-    for name in [name for name, feature in FEATURES.items() if feature not in provider.features]:
+    for name in [name for name, bound in BOUNDS.items() if bound.feature not in provider.features]:
         with expect_raises(f"creating a sandbox with {name}", ConfigError) as caught:
             async with fresh(provider, spec(limits=Limits(**{name: 1024}))):
                 pass
@@ -161,6 +162,50 @@ async def check_open_files_and_the_size_of_a_file_are_bounded(provider: Provider
         expect(int(await sh(box, "stat -c %s /f")) <= 5 << 20, "the file should not have grown over 5 MB")
         raised = await box.run("ulimit -n 200 || ulimit -f 100000", timeout=PATIENCE)
         expect(not raised.ok, "a process should not raise its own limits")
+
+
+@needs(Feature.LIMIT_OUTPUT)
+async def check_output_limit_ends_what_writes_too_much(provider: Provider) -> None:
+    """All commands together write `output_mb`, kept or not; beyond, they are killed, and the next end at once."""
+    async with fresh(provider, spec(limits=Limits(output_mb=2))) as box, fresh(provider) as other:
+        part = await box.run("head -c 900000 /dev/zero; head -c 900000 /dev/zero >&2", timeout=PATIENCE, output_limit=9)
+        expect(part.ok, "1.8 MB should fit into 2 MB")
+        mark = new_mark()
+        waiting = asyncio.ensure_future(box.run(["sleep", mark], timeout=PATIENCE))
+        _expect_ended_by(await box.run("yes", timeout=PATIENCE, output_limit=0), "output", "a command without end")
+        _expect_ended_by(await waiting, "output", "another, which waited beside it")
+        for _ in range(2):
+            _expect_ended_by(await box.run("touch /ran", timeout=PATIENCE), "output", "the next command")
+            await box.stop()
+            await box.start()
+        with expect_raises("reading what a command that should not run makes", FileNotFoundError):
+            await box.read("/ran")
+        await box.write("/file", bytes(3 * MIB))
+        expect_equal(len(await box.read("/file")), 3 * MIB, "bytes of a file, which are no output")
+        expect(len(await box.pull("/file")) > 3 * MIB, "an archive is no output either")
+        result = await other.run("head -c 4000000 /dev/zero", timeout=PATIENCE)
+        expect(result.ok, "a sandbox without that limit should not notice")
+
+
+@needs(Feature.LIMIT_OUTPUT)
+async def check_output_limit_counts_what_children_write_after_their_command(provider: Provider) -> None:
+    """A child that outlives its command is counted as well, and killed with everything else."""
+    async with fresh(provider, spec(limits=Limits(output_mb=1))) as box:
+        mark = new_mark()
+        await sh(box, "mkfifo /go; (read x < /go; exec yes) & :")
+        waiting = asyncio.ensure_future(box.run(f"echo > /go; sleep {mark}", timeout=PATIENCE))
+        _expect_ended_by(await waiting, "output", "a command beside a child that writes without end")
+
+
+@needs(Feature.LIMIT_OUTPUT, Feature.FORK)
+async def check_a_fork_has_an_output_of_its_own(provider: Provider) -> None:
+    """What a sandbox wrote does not count against its forks, which are bounded as it was."""
+    async with fresh(provider, spec(limits=Limits(output_mb=1))) as box:
+        _expect_ended_by(await box.run("yes", timeout=PATIENCE), "output", "a command without end")
+        await box.stop()
+        async with closing(await box.fork()) as fork:
+            expect_equal(await sh(fork, "echo fine"), "fine\n", "a command in the fork")
+            _expect_ended_by(await fork.run("yes", timeout=PATIENCE), "output", "a command without end in the fork")
 
 
 @needs(Feature.LIMIT_PIDS, Feature.LIMIT_MEMORY, Feature.LIMIT_CPU, Feature.LIMIT_DISK)

@@ -17,7 +17,8 @@ from forkyard.sandbox.contract.promise import (
     new_mark,
     sh,
 )
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 
 COUNT = "i=0; : > /log; while :; do i=$((i+1)); echo $i >> /log; done"
 

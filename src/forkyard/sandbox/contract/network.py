@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from forkyard.errors import ConfigError
 from forkyard.sandbox.contract.promise import (
     PATIENCE,
     Stopwatch,
@@ -20,7 +21,9 @@ from forkyard.sandbox.contract.promise import (
     spec,
 )
 from forkyard.sandbox.network.policy import NO_NETWORK, PUBLIC, Network
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.promises import network_features
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 
 NOWHERE = "192.0.2.1"  # an address kept for documentation: nobody answers
 
@@ -63,6 +66,17 @@ def _own_address() -> str | None:
         except OSError:
             return None
         return str(probe.getsockname()[0])
+
+
+async def check_a_network_that_is_not_kept_is_refused(provider: Provider) -> None:
+    """A sandbox is not made with a network that the provider does not declare, nor without what it is to block."""
+    networks = (Network("allowlist", ("example.org",)), PUBLIC, Network("public", block=("example.org",)))
+    for network in networks:
+        if missing := network_features(network) - provider.features:
+            with expect_raises(f"creating a sandbox with {network}", ConfigError) as caught:
+                async with fresh(provider, spec(network=network)):
+                    pass
+            caught.expect_named(*missing)
 
 
 @needs(Feature.NO_NETWORK)

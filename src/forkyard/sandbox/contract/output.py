@@ -19,7 +19,8 @@ from forkyard.sandbox.contract.promise import (
     new_mark,
     sh,
 )
-from forkyard.sandbox.protocol import OUTPUT_LIMIT, Provider
+from forkyard.sandbox.protocol import Provider
+from forkyard.sandbox.values import OUTPUT_LIMIT
 from forkyard.values import MIB
 
 FLOOD = 100 * MIB

@@ -17,7 +17,8 @@ from forkyard.sandbox.contract.promise import (
     needs,
     sh,
 )
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature
 
 STILL = 0.3
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from forkyard.sandbox.protocol import Feature, Provider, Sandbox, SandboxSpec
+from forkyard.sandbox.protocol import Provider, Sandbox
+from forkyard.sandbox.values import Feature, SandboxSpec
 
 CheckFunction = Callable[[Any], Awaitable[None]]  # over a Provider, or an ImageProvider where it needs one
 PATIENCE = 20.0  # seconds given to a command that should need none

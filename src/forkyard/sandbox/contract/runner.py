@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from forkyard.sandbox.contract.promise import Broken, CheckFunction, image_in_use, needs_of
-from forkyard.sandbox.protocol import Feature, Provider, SandboxSpec
+from forkyard.sandbox.protocol import Provider
+from forkyard.sandbox.values import Feature, SandboxSpec
 
 CHECK_SECONDS = 120.0  # what one check may take
 GIVE_UP_SECONDS = 15.0  # what it may take, once cancelled, to close its sandboxes

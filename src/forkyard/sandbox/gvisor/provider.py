@@ -11,18 +11,18 @@ import platform
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import ConfigError
+from forkyard.sandbox.common import default_home
 from forkyard.sandbox.findings import Finding
-from forkyard.sandbox.local import LocalProvider
-from forkyard.sandbox.local.box import Box
-from forkyard.sandbox.local.live import Live
-from forkyard.sandbox.protocol import Feature, Limits, Sandbox, SandboxSpec
+from forkyard.sandbox.local.provider import YardProvider
+from forkyard.sandbox.local.yard import Yard
+from forkyard.sandbox.values import Feature
 
 _GUARD = (
-    "import sys; sys.path[:0] = [sys.argv[2], {here!r}]; from guard import guard; control = int(sys.argv[1]); "
+    "import sys; sys.path += [sys.argv[2], {here!r}]; from guard import guard; control = int(sys.argv[1]); "
     "guard.main(control, guard.spawner.configuration(control), {runsc!r})"
 )
 _OLDEST = 20240729  # in older ones `ls` of coreutils 9.1 fails, and under load processes die for nothing
@@ -69,16 +69,16 @@ def find_runsc() -> Runsc:
     return Runsc(path, version)
 
 
-class GvisorProvider(LocalProvider):
+class GvisorProvider(YardProvider):
     """Sandboxes on this machine, in gVisor. `home` defaults to FORKYARD_HOME. ConfigError where there is no runsc."""
 
     name = "gvisor"
 
     def __init__(self, home: Path | None = None) -> None:
-        super().__init__(home)
         self._runsc = find_runsc()
-        self._program = _GUARD.format(here=str(Path(__file__).parent), runsc=self._runsc.path)
-        if not self.many_users:
+        program = _GUARD.format(here=str(Path(__file__).parent), runsc=self._runsc.path)
+        super().__init__(Yard(home or default_home(), program, _PROCESSES))
+        if not self.yard.many_users:
             raise ConfigError(
                 "the gvisor provider needs more than one user id: run as root, or install uidmap and add a range "
                 "for this user to /etc/subuid and /etc/subgid"
@@ -88,16 +88,6 @@ class GvisorProvider(LocalProvider):
     def features(self) -> frozenset[Feature]:
         """What holds for every sandbox."""
         return _FEATURES
-
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        """A running sandbox from an image (see the protocol)."""
-        if spec.network.mode != "none":
-            raise ConfigError(f"the gvisor provider has no network {spec.network.mode!r}, only 'none': use `local`")
-        return await super().create(spec)
-
-    async def boot(self, box: Box, limits: Limits) -> Live:
-        """Bring up the guard of a box whose row says "running"."""
-        return await super().boot(box, replace(limits, pids=_PROCESSES))
 
     async def findings(self) -> list[Finding]:
         """What `forkyard doctor` says of this machine."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from forkyard.sandbox.local.cgroups import Controllers, pid_max
-from forkyard.sandbox.protocol import Feature, Limits
+from forkyard.sandbox.values import Feature, Limits
 from forkyard.values import MIB
 
 
 def limit_features(controllers: Controllers) -> set[Feature]:
-    """What can be promised with these controllers; disks and open files need none."""
+    """What can be promised with these controllers; disks, files and output need none."""
     promised = {
         Feature.LIMIT_CPU: controllers.cpu,
         Feature.LIMIT_MEMORY: controllers.memory,
         Feature.LIMIT_PIDS: controllers.pids or pid_max(Limits()),
         Feature.LIMIT_DISK: True,
         Feature.LIMIT_FILES: True,
+        Feature.LIMIT_OUTPUT: True,
     }
     return {feature for feature, there in promised.items() if there}
 

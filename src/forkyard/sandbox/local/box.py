@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from forkyard.sandbox.protocol import Healthcheck, ImageConfig, ImageInfo, SandboxInfo
+from forkyard.sandbox.values import Healthcheck, ImageConfig, ImageInfo, SandboxInfo
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -61,6 +61,17 @@ class Box:
     used: float = 0.0  # when it was last stopped or opened
 
     @property
+    def origin(self) -> Origin:
+        """The sealed disks of it, for another to start from."""
+        image = self.name or self.id if self.kind == "image" else self.image
+        return Origin(image, self.stack, self.host, self)
+
+    @property
+    def told(self) -> str:
+        """What messages call it."""
+        return f"{self.kind} {self.name or self.id}"
+
+    @property
     def info(self) -> SandboxInfo:
         """The row as a listing shows it."""
         return SandboxInfo(self.id, self.name, self.state, self.image, self.parent, self.created)
@@ -69,6 +80,24 @@ class Box:
     def image_info(self) -> ImageInfo:
         """The row as a listing of images shows it."""
         return ImageInfo(self.name or self.id, self.config, self.created)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a new sandbox starts from: sealed disks, topmost first, and the image that listings say it came from."""
+
+    image: str
+    stack: tuple[str, ...] = ()
+    host: bool = False  # whether /usr is the machine's own
+    box: Box | None = None  # whose disks they are, if they are all of somebody's: that may stand on others by now
+
+    @property
+    def parent(self) -> str | None:
+        """The sandbox that is forked, if it is one."""
+        return self.box.id if self.box and self.box.kind == "sandbox" else None
+
+
+SCRATCH = Origin("scratch")  # an empty root
 
 
 def as_row(box: Box) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from forkyard.sandbox.local.delegation import unified_parent
-from forkyard.sandbox.protocol import Limits
+from forkyard.sandbox.values import Limits
 from forkyard.values import MIB
 
 ROOT = Path("/sys/fs/cgroup")

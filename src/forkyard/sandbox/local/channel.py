@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forkyard.errors import SandboxError, SandboxLost
-from forkyard.sandbox.local.inside import wire
+from forkyard.sandbox.inside import wire
 
 REPLY_LIMIT = 64 << 10
 REPLY_TIMEOUT = 60.0

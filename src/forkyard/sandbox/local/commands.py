@@ -11,8 +11,8 @@ from typing import Any
 
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox.local.channel import Channel, checked
-from forkyard.sandbox.protocol import OnOutput, ProgramResult
-from forkyard.sandbox.tail import CHUNK, Listener, Tail
+from forkyard.sandbox.tail import CHUNK, Allowance, Listener, Tail
+from forkyard.sandbox.values import OnOutput, ProgramResult
 
 HELD = 64  # pipes of leftover children that the host keeps reading, in each sandbox
 KILL_TIMEOUT = 5.0
@@ -26,6 +26,7 @@ class Commands:
         self._channel = channel
         self._give_up = give_up
         self._readers: list[Tail] = []
+        self.allowance: Allowance | None = None  # of what programs write, where that is bounded
 
     def close(self) -> None:
         """Close every pipe; the processes behind them are gone."""
@@ -50,7 +51,8 @@ class Commands:
         standard output is longer than its limit.
         """
         request = self._channel.new_id()
-        pipes = _Pipes(stdin, limits, on_output, stop_at_limit)
+        spend = self.allowance.spend if self.allowance and op == "run" else None
+        pipes = _Pipes(stdin, limits, on_output, stop_at_limit, spend)
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 answer = await self._channel.post(request, op, pipes.theirs, **fields)
@@ -102,9 +104,11 @@ class _Pipes:
         limits: tuple[int, int],
         on_output: OnOutput | None,
         stop_at_limit: bool,
+        spend: Callable[[int], None] | None,
     ) -> None:
         self.enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # of its output: to be killed
         self.listener = Listener(self._limited if stop_at_limit else on_output, self._stop)
+        self._spend = spend
         self._feeder: _Feeder | None = None
         self.theirs: list[int] = []
         self.readers: list[Tail] = []
@@ -126,7 +130,7 @@ class _Pipes:
         for name, limit in zip(("stdout", "stderr"), limits, strict=True):
             read, write = os.pipe()
             self.theirs.append(write)
-            self.readers.append(Tail(read, limit, self.listener.of(name)))
+            self.readers.append(Tail(read, limit, self.listener.of(name), self._spend))
 
     def _limited(self, stream: str, data: bytes) -> None:
         if stream == "stdout" and self.readers[0].over:

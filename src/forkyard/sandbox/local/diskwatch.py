@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from forkyard.errors import EngineLost, SandboxError
-from forkyard.sandbox.local.inside import wire
+from forkyard.sandbox.inside import wire
 from forkyard.values import MIB
 
 FILES_PER_MB = 256  # one for each 4 KiB, as a small ext4 has

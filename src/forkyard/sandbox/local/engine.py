@@ -3,85 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
-import pwd
-import shutil
 import socket
 import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, EngineLost, SandboxError
+from forkyard.sandbox.inside import PLACE, wire
 from forkyard.sandbox.local.cgroups import Group, Groups
 from forkyard.sandbox.local.diskwatch import DiskWatch
-from forkyard.sandbox.local.inside import wire
+from forkyard.sandbox.local.idmap import IdMap
 from forkyard.sandbox.local.live import Live
 from forkyard.values import MIB
 
-GUEST_USERS = 65536
-GUEST_BASE = 1_500_000_000  # first host id of the 65536 a root-started engine gives to its sandboxes
 BLANKS = 4  # processes kept ready: what a fork has to wait for is then its disk alone
 ASKED_AT_ONCE = 16
 FILL_DELAY = 0.01
 PURGE_DELAY = 0.2
 ERRAND_LIMIT = 64 * MIB
+ROOM = (
+    "close sandboxes that are not needed, or raise the bound that was met: open files (ulimit -n), processes "
+    "(ulimit -u, sysctl kernel.pid_max), namespaces (sysctl user), memory"
+)
 PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from inside import spawner; control = int(sys.argv[1]); "
+    "import sys; sys.path.append(sys.argv[2]); from inside import spawner; control = int(sys.argv[1]); "
     "spawner.main(control, spawner.configuration(control))"
 )
 
 
 Answer = tuple[dict[str, Any], list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class IdMap:
-    """How users inside sandboxes correspond to users of the host; a store belongs to one such map."""
-
-    mode: str  # "range" (65536 users) or "single" (root only)
-    uid_map: str
-    gid_map: str
-    owner: tuple[int, int]  # host uid and gid of the sandboxes' root
-    mapper: dict[str, str] | None = None
-
-
-def id_map() -> IdMap:
-    """The best map this user can have."""
-    uid, gid = os.getuid(), os.getgid()
-    if uid == 0:
-        if _may_map(GUEST_BASE + GUEST_USERS):
-            mapping = f"0 {GUEST_BASE} {GUEST_USERS}"
-            return IdMap("range", mapping, mapping, (GUEST_BASE, GUEST_BASE))
-        return IdMap("single", "0 0 1", "0 0 1", (0, 0))
-    mapper = {"uid": shutil.which("newuidmap"), "gid": shutil.which("newgidmap")}
-    sub_uid, sub_gid = _subordinate("/etc/subuid", uid), _subordinate("/etc/subgid", uid)
-    if mapper["uid"] and mapper["gid"] and sub_uid and sub_gid:
-        programs = {kind: path for kind, path in mapper.items() if path}
-        uid_map, gid_map = f"0 {uid} 1 1 {sub_uid} {GUEST_USERS - 1}", f"0 {gid} 1 1 {sub_gid} {GUEST_USERS - 1}"
-        return IdMap("range", uid_map, gid_map, (uid, gid), programs)
-    return IdMap("single", f"0 {uid} 1", f"0 {gid} 1", (uid, gid))
-
-
-def _may_map(highest: int) -> bool:
-    """Whether this root owns ids that high (inside some containers it does not)."""
-    rows = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    return any(int(inside) <= GUEST_BASE and highest <= int(inside) + int(count) for inside, _, count in rows)
-
-
-def _subordinate(path: str, uid: int) -> int | None:
-    """The first of 65536 subordinate ids of a user; newuidmap knows users of the password file only."""
-    with suppress(OSError, KeyError, ValueError):
-        names = {pwd.getpwuid(uid).pw_name, str(uid)}
-        for line in Path(path).read_text().splitlines():
-            name, start, count = line.split(":")
-            if name in names and int(count) >= GUEST_USERS - 1:
-                return int(start)
-    return None
 
 
 class Engine:
@@ -115,9 +71,8 @@ class Engine:
             "mapper": ids.mapper,
             "host_root": ids.owner[0] == 0,
         }
-        here = str(Path(__file__).parent)
         process = subprocess.Popen(  # noqa: ASYNC220 - a few milliseconds, once
-            [sys.executable, "-I", "-S", "-c", program, str(theirs.fileno()), here],
+            [sys.executable, "-I", "-S", "-c", program, str(theirs.fileno()), PLACE],
             pass_fds=[theirs.fileno()],
             env={},
             stdin=subprocess.DEVNULL,
@@ -125,11 +80,15 @@ class Engine:
         )
         theirs.close()
         ours.send(json.dumps(config).encode())
-        answer = await asyncio.to_thread(_first_answer, ours)
-        if answer is None or "error" in answer:
-            ours.close()
+        try:
+            answer = await asyncio.to_thread(_first_answer, ours)
+            if answer is None or "error" in answer:
+                raise ConfigError(_cannot_start(answer))
+        except BaseException:  # the caller may have gone away
+            process.kill()
             process.wait()
-            raise ConfigError(_cannot_start(answer))
+            ours.close()
+            raise
         return cls(ours, process, bool(answer["shifted_usr"]), groups)
 
     @property
@@ -178,9 +137,14 @@ class Engine:
 
     async def _exchange(self, group: Group) -> Live:
         expected: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as err:
+            raise EngineLost(f"the host cannot start another sandbox now: {err.strerror}; {ROOM}") from err
         try:
             async with self._asking:
+                if self._gone:
+                    raise EngineLost("the engine's spawner is gone")
                 self._expected.append(expected)
                 with group.entrances() as entrances:
                     self._control.sendmsg([b'{"op": "spawn"}'], wire.ancillary([theirs.fileno(), *entrances]))
@@ -192,7 +156,7 @@ class Engine:
                 raise EngineLost("the engine's spawner is gone") from err
             if expected in self._expected:
                 self._expected.remove(expected)
-            raise EngineLost(f"the host cannot start another sandbox now: {err.strerror}") from err
+            raise EngineLost(f"the host cannot start another sandbox now: {err.strerror}; {ROOM}") from err
         except EngineLost:
             ours.close()
             raise
@@ -200,7 +164,7 @@ class Engine:
             theirs.close()
         if "error" in answer:
             ours.close()
-            raise EngineLost(f"the kernel refused a new sandbox: {answer['error']}")
+            raise EngineLost(f"the kernel refused a new sandbox: {answer['error']}; {ROOM}")
         return Live(int(answer["pid"]), fds[0], ours, group)
 
     def start_disk_watch(self) -> DiskWatch:
@@ -213,7 +177,10 @@ class Engine:
             data, control = wire.receive_some(self._control, 1 << 16)
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as err:
+            if err.errno == errno.EMFILE and self._expected:  # its socket is closed by whoever asked, and it ends
+                self._expected.popleft().set_exception(err)
+                return
             data, control = b"", []
         if not data:
             self._lost()
@@ -287,7 +254,9 @@ async def _last_answer(sock: socket.socket) -> dict[str, Any]:
         if len(received) > ERRAND_LIMIT:
             raise SandboxError(f"the answer is over the limit of {ERRAND_LIMIT} bytes")
     if not received:
-        raise SandboxError("the work on its disk was ended")
+        raise SandboxError(
+            "what worked on its disk was killed, most likely for want of memory: make room, and try again"
+        )
     answer: dict[str, Any] = json.loads(received)
     return answer
 

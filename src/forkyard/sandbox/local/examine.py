@@ -16,15 +16,17 @@ from pathlib import Path
 
 from forkyard.errors import ForkyardError, SandboxError
 from forkyard.sandbox.findings import Finding
+from forkyard.sandbox.inside import PLACE
+from forkyard.sandbox.inside.kernel import FICLONE
 from forkyard.sandbox.local.cgroups import NAMES, Controllers
 from forkyard.sandbox.local.diskwatch import FreeSpace
-from forkyard.sandbox.protocol import Provider, SandboxSpec
+from forkyard.sandbox.protocol import Provider
+from forkyard.sandbox.values import SandboxSpec
 
 _OLDEST = (5, 11)  # overlayfs in user namespaces
 _MACHINES = ("x86_64", "aarch64")  # those whose system calls the filter knows
-_PROBE = "import sys; sys.path.insert(0, sys.argv[1]); from inside import kernel; kernel.unshare(kernel.NEWUSER)"
+_PROBE = "import sys; sys.path.append(sys.argv[1]); from inside import kernel; kernel.unshare(kernel.NEWUSER)"
 _START_SECONDS = 60
-_FICLONE = 0x40049409
 _NO_UPPER = ("overlay", "nfs", "nfs4", "cifs", "smb3", "vfat", "exfat", "9p", "fuse")  # cannot hold an upper layer
 _IN_DOCKER = (
     "docker run --privileged ..., or with less: docker run --cap-add SYS_ADMIN --security-opt seccomp=unconfined "
@@ -55,9 +57,8 @@ def _machine() -> Finding:
 
 
 def _user_namespaces() -> Finding:
-    here = str(Path(__file__).parent)
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _PROBE, here], capture_output=True, text=True, check=False, env={}
+        [sys.executable, "-I", "-S", "-c", _PROBE, PLACE], capture_output=True, text=True, check=False, env={}
     )
     name = "user namespaces"
     if done.returncode == 0:
@@ -145,7 +146,7 @@ def _can_reflink(directory: Path) -> bool:
         source.write(bytes(4096))
         source.flush()
         try:
-            fcntl.ioctl(target, _FICLONE, source.fileno())
+            fcntl.ioctl(target, FICLONE, source.fileno())
         except OSError as err:
             if err.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EXDEV, errno.ENOSYS):
                 return False

@@ -36,4 +36,4 @@ async def _merge(store: Store, engine: Engine, box: Box, position: int, count: i
             return store.put_in_place(box, draft, position, count)
     finally:
         store.remove(draft)
-    return store.get(box.id)
+    return store.now(box)

@@ -12,7 +12,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from forkyard.sandbox.protocol import ImageConfig
+from forkyard.sandbox.values import ImageConfig
 
 NAME = "host"
 DIRECTORIES = {

@@ -8,14 +8,15 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox.local.cgroups import Group
 from forkyard.sandbox.local.channel import Channel
 from forkyard.sandbox.local.commands import Commands
 from forkyard.sandbox.local.diskwatch import DiskWatch
-from forkyard.sandbox.protocol import Limits
+from forkyard.sandbox.tail import Allowance
+from forkyard.sandbox.values import EndedBy, Limits
 
 
 class Live:
@@ -24,7 +25,7 @@ class Live:
     def __init__(self, pid: int, pidfd: int, sock: socket.socket, group: Group) -> None:
         self.pid, self.group = pid, group
         self._pidfd = pidfd
-        self._disk_kills = 0
+        self._disk_kills = self._output_kills = 0
         self._unwatch: Callable[[], None] = lambda: None
         self._clearing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -64,19 +65,36 @@ class Live:
     def _disk_over(self, act: str) -> None:
         self._disk_kills += 1
         if act == "kill":
-            self._clearing = self._loop.create_task(self._clear())
+            self._clear_soon()
         else:
             lost, full = "nobody watches its disk any more", "it wrote far more to its disk than it may"
             self._give_up(lost if act == "lost" else full)
 
-    async def _clear(self) -> None:
+    def bound_output(self, allowance: Allowance) -> None:
+        """Bound what its commands write."""
+        self.commands.allowance = allowance
+        allowance.over = self._output_over
+
+    def _output_over(self) -> None:
+        if self._clearing is None or self._clearing.done():
+            self._output_kills += 1
+            self._clear_soon()
+
+    def _clear_soon(self) -> None:
+        self._clearing = self._loop.create_task(self._cleared())
+
+    async def _cleared(self) -> None:
         with suppress(SandboxError, OSError):  # it is gone already
-            await self.channel.request("clear")
+            await self.clear()
+
+    async def clear(self) -> None:
+        """Kill every process but PID 1."""
+        await self.channel.request("clear")
 
     @property
-    def kills(self) -> dict[Literal["oom", "disk"], int]:
+    def kills(self) -> dict[EndedBy, int]:
         """How often its processes were killed for each of its limits."""
-        return {"oom": self.group.memory_kills(), "disk": self._disk_kills}
+        return {"oom": self.group.memory_kills(), "disk": self._disk_kills, "output": self._output_kills}
 
     async def halt(self) -> None:
         """Bring every process but PID 1 to a halt; SandboxError when they do not come to rest."""

@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from forkyard.errors import SandboxError, SandboxLost
+from forkyard.sandbox.inside import PLACE
+from forkyard.sandbox.inside.kernel import NEWNET, NEWUSER
 from forkyard.sandbox.local import network_filter
 from forkyard.sandbox.local.channel import Channel
-from forkyard.sandbox.local.inside.kernel import NEWNET, NEWUSER
 from forkyard.sandbox.network.addresses import NOT_PUBLIC
 
 PATIENCE = 15.0
@@ -26,8 +27,7 @@ _NAME_SERVER = "10.0.2.3"  # slirp4netns answers there, from what this machine's
 _ITS_NETWORK = ipaddress.IPv4Network("10.0.2.0/24")
 _ASK_KIND = 0xB703  # ioctl NS_GET_NSTYPE
 _START = (
-    "import sys, json; sys.path.insert(0, sys.argv[1]); from inside import routes; "
-    "routes.main(*json.loads(sys.argv[2]))"
+    "import sys, json; sys.path.append(sys.argv[1]); from inside import routes; routes.main(*json.loads(sys.argv[2]))"
 )
 
 
@@ -64,7 +64,7 @@ class PublicNetwork:
             closed = [str(block) for block in _closed_ways()]
             arguments = json.dumps([user, net, closed, _command(net, watched, told)])
             process = subprocess.Popen(  # noqa: ASYNC220 - a few milliseconds, once for a sandbox that asks for it
-                [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parent), arguments],
+                [sys.executable, "-I", "-S", "-c", _START, PLACE, arguments],
                 pass_fds=fds,
                 env={},
                 stdin=subprocess.DEVNULL,

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import posixpath
+import signal
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol
 
 from forkyard.errors import SandboxError, SandboxLost
-from forkyard.sandbox.common import DEFAULT_PATH, check_command, path_error
-from forkyard.sandbox.local.box import Box
+from forkyard.sandbox.common import DEFAULT_PATH, check_command, not_started, path_error
+from forkyard.sandbox.local.archives import pull, push
+from forkyard.sandbox.local.box import Box, Origin
 from forkyard.sandbox.local.channel import CwdError
-from forkyard.sandbox.local.contents import is_plain_file, read_all, write_all
+from forkyard.sandbox.local.contents import read_file, write_file
 from forkyard.sandbox.local.live import Live
+from forkyard.sandbox.local.nameserver import NameServer
 from forkyard.sandbox.local.network import Outlet, open_connection, open_port
-from forkyard.sandbox.local.store import Store
-from forkyard.sandbox.network import Network, Visit
-from forkyard.sandbox.protocol import (
+from forkyard.sandbox.local.turns import Turns
+from forkyard.sandbox.local.yard import Yard
+from forkyard.sandbox.network import NO_NETWORK, Network, Visit
+from forkyard.sandbox.tail import Allowance
+from forkyard.sandbox.values import (
     ARCHIVE_LIMIT,
     OUTPUT_LIMIT,
     READ_LIMIT,
@@ -34,57 +36,25 @@ from forkyard.sandbox.protocol import (
 )
 from forkyard.values import MIB
 
-_ERRORS_KEPT = 64 << 10
-ARCHIVE_TIMEOUT = 600.0
-
-
-class Host(Protocol):
-    """What a sandbox needs of the provider that made it."""
-
-    many_users: bool
-
-    @property
-    def store(self) -> Store:
-        """The store its row and disks are in."""
-        ...
-
-    async def launch(
-        self, source: Box, name: str | None, config: ImageConfig, limits: Limits, *, copy: bool = False
-    ) -> LocalSandbox:
-        """A running sandbox on the disks of another, or with `copy` on a copy of the one being written."""
-        ...
-
-    async def shallow(self, box: Box) -> Box:
-        """The same box, which does not run yet, on no more disks than are good for it."""
-        ...
-
-    async def find_changes(self, box: Box) -> list[Change]:
-        """What the disks a sandbox wrote change of those it started from."""
-        ...
-
-    async def boot(self, box: Box, limits: Limits) -> Live:
-        """Bring up PID 1 of a box whose row says "running"."""
-        ...
-
-    def forget(self, sandbox: LocalSandbox) -> None:
-        """Drop the row and the disk of a sandbox that has ended."""
-        ...
-
 
 class LocalSandbox:
-    """A `Sandbox` over Linux namespaces. Made by `LocalProvider`."""
+    """A `Sandbox` over Linux namespaces: a box of a yard, and what lives of it while it runs."""
 
-    def __init__(self, host: Host, box: Box, limits: Limits, live: Live | None) -> None:
-        self._host = host
+    def __init__(self, yard: Yard, box: Box, limits: Limits, live: Live | None) -> None:
+        self._yard = yard
         self.box = box
         self.limits = limits
         self._env = {"PATH": DEFAULT_PATH, **box.config.env}
         self._live = live
         self._outlet = Outlet(live.channel if live else None)
+        self._name_server = NameServer()
         self._paused = False
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
-        self._changing = asyncio.Lock()
+        self._turns = Turns()
+        self._allowance = None if limits.output_mb is None else Allowance(limits.output_mb * MIB)
+        self._bound_output()
+        yard.guests.add(self._leave)
 
     @property
     def id(self) -> str:
@@ -108,6 +78,10 @@ class LocalSandbox:
         if self._paused:
             raise SandboxError(f"sandbox {self.id[:12]} is paused: resume it, or fork it")
         return live
+
+    def _bound_output(self) -> None:
+        if self._live is not None and self._allowance is not None:
+            self._live.bound_output(self._allowance)
 
     async def run(
         self,
@@ -134,11 +108,13 @@ class LocalSandbox:
             "cwd": directory,
             "user": "" if who in ("root", "0", "0:0", "root:root") else who,
         }
-        if fields["user"] and not self._host.many_users:
+        if fields["user"] and not self._yard.many_users:
             raise ValueError(
                 f"this provider runs commands as root only, not as {who!r}: it was started by an ordinary user "
                 "without subordinate ids (install uidmap and add a range to /etc/subuid and /etc/subgid)"
             )
+        if self._allowance and self._allowance.used_up:
+            return ProgramResult(-signal.SIGKILL, ended_by="output")
         before = live.kills
         try:
             result = await live.commands.run(
@@ -148,7 +124,7 @@ class LocalSandbox:
             told = OSError(err.errno, f"cannot run a command there: {err.strerror}")
             raise path_error(told, cwd or directory) from err
         except OSError as err:
-            return _not_started(command[0], err)
+            return not_started(command[0], err)
         hit = None if result.ok else next((why for why, kills in live.kills.items() if kills > before[why]), None)
         return replace(result, ended_by=hit) if hit else result
 
@@ -157,66 +133,19 @@ class LocalSandbox:
 
     async def read(self, path: str, max_bytes: int = READ_LIMIT) -> bytes:
         """The content of a regular file (see the protocol)."""
-        fd = await self._open("read", path)
-        size = os.fstat(fd).st_size
-        try:
-            if size <= MIB:
-                return read_all(fd, max_bytes, path, size)
-            # The thread owns the descriptor: a cancelled read goes on in it, and must not meet another's number.
-            return await asyncio.shield(asyncio.to_thread(read_all, fd, max_bytes, path, size))
-        except OSError as err:
-            raise SandboxError(f"cannot read {path}: {err.strerror}") from err
+        return await read_file(self._running().channel, path, self._path(path), max_bytes)
 
     async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a whole file (see the protocol)."""
-        fd = await self._open("write", path, mode=mode)
-        try:
-            if len(data) <= MIB:
-                write_all(fd, data)
-            else:
-                await asyncio.shield(asyncio.to_thread(write_all, fd, data))
-        except OSError as err:
-            raise SandboxError(f"cannot write {path}: {err.strerror}") from err
-
-    async def _open(self, op: str, path: str, **fields: Any) -> int:
-        try:
-            live = self._running() if op == "read" else self._acting()
-            _, fds = await live.channel.request(op, path=self._path(path), **fields)
-        except OSError as err:
-            raise path_error(err, path) from err
-        if len(fds) != 1 or not is_plain_file(fds[0]):
-            for fd in fds:
-                os.close(fd)
-            raise SandboxError(f"{path} is not a regular file")
-        os.set_blocking(fds[0], True)
-        return fds[0]
+        await write_file(self._acting().channel, path, self._path(path), data, mode)
 
     async def pull(self, path: str, exclude: Sequence[str] = (), max_bytes: int = ARCHIVE_LIMIT) -> bytes:
         """A tar archive of a file or tree (see the protocol)."""
-        result = await self._archive("pull", path, limits=(max_bytes, _ERRORS_KEPT), exclude=list(exclude))
-        if result.stdout_total > max_bytes:
-            raise SandboxError(f"the archive of {path} is over the {max_bytes} byte limit")
-        return result.stdout_bytes
+        return await pull(self._acting().commands, path, self._path(path), exclude, max_bytes)
 
     async def push(self, archive: bytes, path: str = "/", *, layer: bool = False) -> None:
         """Unpack a tar archive (see the protocol)."""
-        await self._archive("push", path, limits=(0, _ERRORS_KEPT), stdin=archive or bytes(1024), layer=layer)
-
-    async def _archive(
-        self, op: str, path: str, *, limits: tuple[int, int], stdin: bytes = b"", **fields: Any
-    ) -> ProgramResult:
-        target = {"path": self._path(path), "cwd": "/", **fields}
-        try:
-            result = await self._acting().commands.run(
-                op, target, stdin=stdin, timeout=ARCHIVE_TIMEOUT, limits=limits, stop_at_limit=op == "pull"
-            )
-        except OSError as err:
-            raise SandboxError(f"cannot {op} {path}: {err.strerror}") from err
-        if result.timed_out:
-            raise SandboxError(f"cannot {op} {path}: it took longer than {ARCHIVE_TIMEOUT:.0f} s")
-        if result.exit_code != 0 and result.stdout_total <= limits[0]:
-            raise _archive_error(op, path, target["path"], result)
-        return result
+        await push(self._acting().commands, path, self._path(path), archive, layer)
 
     async def listen(self, port: int) -> socket.socket:
         """A listening socket on the sandbox's loopback (see the protocol)."""
@@ -233,11 +162,12 @@ class LocalSandbox:
 
     async def set_network(self, network: Network) -> None:
         """Reach another network from now on (see the protocol)."""
-        async with self._changing:
+        async with self._turns.one:
             if self._closed:
                 raise SandboxLost(f"sandbox {self.id[:12]} is closed")
             await self._outlet.change(network)
-            await self._name_server()
+            if self._live is not None:
+                await self._follow_network()
 
     async def on_network(self, network: Network) -> LocalSandbox:
         """This sandbox, just started, on its network; it is closed when that cannot be had."""
@@ -249,9 +179,22 @@ class LocalSandbox:
                 raise
         return self
 
-    async def _name_server(self) -> None:
-        if server := self._outlet.name_server:
-            await self.write("/etc/resolv.conf", f"nameserver {server}\n".encode())
+    async def _follow_network(self) -> None:
+        """Have names resolved where the network does it; without that it is cut."""
+        try:
+            await self._name_server.follow(self, self._outlet.name_server)
+        except BaseException:
+            await self._outlet.change(NO_NETWORK)
+            raise
+
+    async def _leave_network(self, live: Live) -> None:
+        """Put back what the network replaced on the disk, when nothing runs any more that could be in the way."""
+        if self._name_server.before is not None:
+            await live.clear()
+            if self._paused:
+                await live.go()
+                self._paused = False
+            await self._name_server.follow(self, None)
 
     async def fork(self, name: str | None = None) -> LocalSandbox:
         """A running copy of this sandbox, whatever its state (see the protocol)."""
@@ -261,13 +204,20 @@ class LocalSandbox:
     async def _forked(self, name: str | None) -> LocalSandbox:
         self._open_still()
         if self._live is None:
-            return await self._host.launch(self.box, name, self.box.config, self.limits)
-        async with self._changing:  # one copy at a time, and nobody stops or closes what is copied
-            self._open_still()
-            if self._live is None:
-                return await self._host.launch(self.box, name, self.box.config, self.limits)
-            async with self._halted(self._live):
-                return await self._host.launch(self.box, name, self.box.config, self.limits, copy=True)
+            return await self._fork_of(self.box, name)
+        return await self._turns.whole(lambda: self._copy(name), unwanted=lambda fork: fork.close())
+
+    async def _copy(self, name: str | None) -> LocalSandbox:
+        self._open_still()
+        if self._live is None:
+            return await self._fork_of(self.box, name)
+        async with self._halted(self._live):
+            forked = await self._fork_of(self.box, name, copied=self.box.disk)
+        forked._name_server = NameServer(self._name_server.before)
+        return forked
+
+    async def _fork_of(self, box: Box, name: str | None, copied: str | None = None) -> LocalSandbox:
+        return await launched(self._yard, box.origin, name, box.config, self.limits, copied=copied)
 
     @asynccontextmanager
     async def _halted(self, live: Live) -> AsyncIterator[None]:
@@ -277,38 +227,50 @@ class LocalSandbox:
         try:
             await live.halt()
             yield
-        finally:  # also when it was cancelled while it came to rest
-            await asyncio.shield(live.go())
+        finally:  # also when they did not come to rest
+            with suppress(SandboxError):  # it died: what was copied of it is whole
+                await live.go()
 
     async def pause(self) -> None:
         """Bring every process to a halt; a paused sandbox stays as it is."""
-        async with self._changing:
-            live = self._running()
-            if not self._paused:
-                await live.halt()
-                self._paused = True
+        await self._turns.whole(self._pause)
+
+    async def _pause(self) -> None:
+        live = self._running()
+        if self._paused:
+            return
+        try:
+            await live.halt()
+        except SandboxError:
+            with suppress(SandboxError):
+                await live.go()
+            raise
+        self._paused = True
 
     async def resume(self) -> None:
         """Let every process go on; a running sandbox stays as it is."""
-        async with self._changing:
-            live = self._running()
-            if self._paused:
-                await live.go()
-                self._paused = False
+        await self._turns.whole(self._resume)
+
+    async def _resume(self) -> None:
+        live = self._running()
+        if self._paused:
+            await live.go()
+            self._paused = False
 
     async def changes(self) -> list[Change]:
         """What differs from the state this sandbox started from (see the protocol)."""
-        async with self._changing:
+        async with self._turns.one:
             self._open_still()
-            return await self._host.find_changes(self._host.store.get(self.id))
+            found = await self._yard.find_changes(self._yard.store.now(self.box))
+            return [change for change in found if not self._name_server.owns(change.path)]
 
     async def pristine(self) -> LocalSandbox:
         """A new running sandbox in the state this one started from."""
-        async with self._changing:
+        async with self._turns.one:
             self._open_still()
-            box = self._host.store.get(self.id)
-            start = replace(box, id="", kind="image", name=box.image, stack=box.stack[box.own :])
-            return await self._host.launch(start, None, box.config, self.limits)
+            box = self._yard.store.now(self.box)
+            start = Origin(box.image, box.stack[box.own :], box.host)
+            return await launched(self._yard, start, None, box.config, self.limits)
 
     def _open_still(self) -> None:
         if self._closed:
@@ -316,27 +278,40 @@ class LocalSandbox:
 
     async def stop(self) -> None:
         """End every process and seal the disk; a stopped sandbox stays as it is."""
-        async with self._changing:
-            self._open_still()
-            if self._live is None:
-                return
-            await self._live.kill("it was stopped")
-            await self._outlet.close()
-            if self.box.name:  # it can outlive this process, and then has to outlive the machine's power as well
-                await asyncio.to_thread(self._host.store.settle)
-            self._live, self._paused = None, False
-            self.box = self._host.store.set_stopped(self.box)
+        await self._turns.whole(self._stop)
+
+    async def _stop(self) -> None:
+        self._open_still()
+        if self._live is None:
+            return
+        with suppress(SandboxLost):  # it ended by itself: its disk is as it left it
+            await self._leave_network(self._live)
+        await self._live.kill("it was stopped")
+        await self._outlet.close()
+        if self.box.name:  # it can outlive this process, and then has to outlive the machine's power as well
+            await asyncio.to_thread(self._yard.store.settle)
+        self.box = self._yard.store.set_stopped(self.box)
+        self._live, self._paused = None, False
 
     async def start(self) -> None:
         """Bring a stopped sandbox up again on its own disk; a running one stays as it is."""
-        async with self._changing:
-            self._open_still()
-            if self._live is None:
-                self.box = await self._host.shallow(self.box)
-                self.box = self._host.store.set_running(self.box)
-                self._live = await self._host.boot(self.box, self.limits)
-                await self._outlet.open(self._live.channel)
-                await self._name_server()
+        await self._turns.whole(self._start)
+
+    async def _start(self) -> None:
+        self._open_still()
+        if self._live is not None:
+            return
+        self.box = await self._yard.shallow(self.box)
+        running = self._yard.store.set_running(self.box)
+        try:
+            self._live = await self._yard.boot(running, self.limits)
+        except BaseException:
+            self.box = self._yard.store.never_ran(running)
+            raise
+        self.box = running
+        self._bound_output()
+        await self._outlet.open(self._live.channel)
+        await self._follow_network()
 
     async def close(self) -> None:
         """End the sandbox and forget its disk; closing twice is fine, and a cancelled close still happens."""
@@ -346,28 +321,25 @@ class LocalSandbox:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        async with self._changing:
+        async with self._turns.one:
             if self._live is not None:
                 await self._live.kill("it was closed")
                 await self._outlet.close()
                 self._live = None
-            self._host.forget(self)
+            self._yard.guests.discard(self._leave)
+            self._yard.forget(self.box)
+
+    async def _leave(self) -> None:
+        """The provider is closed: a stopped sandbox with a name stays."""
+        async with self._turns.one:  # until what was begun is done
+            pass
+        if self.box.name is None or self._live is not None:
+            await self.close()
 
 
-def _not_started(program: str, err: OSError) -> ProgramResult:
-    """A command that could not start, told as a shell tells it."""
-    message = f"forkyard: {err.filename or program}: {err.strerror}\n".encode(errors="replace")
-    missing = isinstance(err, FileNotFoundError)
-    return ProgramResult(127 if missing else 126, b"", message, 0, len(message))
-
-
-def _archive_error(op: str, path: str, inside: str, result: ProgramResult) -> Exception:
-    try:
-        report = json.loads(result.stderr)
-        number, message = report["errno"], str(report["message"])
-    except (ValueError, KeyError, TypeError):
-        return SandboxError(f"cannot {op} {path}: it ended with {result.exit_code} {result.stderr[-500:]}")
-    where = report.get("path") or path
-    if op == "pull" and isinstance(number, int) and where == inside:  # the path itself, not something beneath it
-        return path_error(OSError(number, message), path)
-    return SandboxError(f"cannot {op} {path}: {message} ({where})")
+async def launched(
+    yard: Yard, origin: Origin, name: str | None, config: ImageConfig, limits: Limits, *, copied: str | None = None
+) -> LocalSandbox:
+    """A new running sandbox on the disks of an origin (see `Yard.launch`)."""
+    box, live = await yard.launch(origin, name, config, limits, copied=copied)
+    return LocalSandbox(yard, box, limits, live)

@@ -15,11 +15,9 @@ to take the place of others has a row of its own, a draft.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import secrets
 import sqlite3
-import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,30 +25,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from forkyard.errors import ConfigError, SandboxError
-from forkyard.sandbox.local.box import SCHEMA, SELECT, Box, as_row, from_row
-from forkyard.sandbox.local.engine import IdMap
-from forkyard.sandbox.protocol import ImageConfig
+from forkyard.sandbox.local.box import SCHEMA, SELECT, Box, Origin, as_row, from_row
+from forkyard.sandbox.local.home import Engines, prepare
+from forkyard.sandbox.local.idmap import IdMap
+from forkyard.sandbox.values import ImageConfig
 
 _VERSION = "1"
-
-
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _ask_for_roomy_directories(path: Path) -> None:
-    """Tell ext4 that directories made in `path` head trees of their own (chattr +T).
-
-    It then puts each into a block group with room, and a directory inside costs 0.02 ms to make instead of 0.35 ms,
-    for a search through all groups of a filled disk; a fork makes a dozen. Other file systems have no such flag.
-    """
-    get_flags, set_flags, topdir = 0x80086601, 0x40086602, 0x20000
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):
-            (flags,) = struct.unpack("I", fcntl.ioctl(fd, get_flags, bytes(4)))
-            fcntl.ioctl(fd, set_flags, struct.pack("I", flags | topdir))
-    finally:
-        os.close(fd)
 
 
 def new_disk_id() -> str:
@@ -63,44 +44,20 @@ class Store:
 
     def __init__(self, home: Path, ids: IdMap) -> None:
         self.home = home.absolute()
-        self._prepare(ids)
+        prepare(self.home, ids)
         self._db = sqlite3.connect(self.home / "forkyard.db", timeout=30, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.executescript(SCHEMA)
         self._check_settings(ids)
-        self._doomed: list[str] = []
-        self.engine = secrets.token_hex(8)
-        # Locked under another name first: a file of that name without a lock is a dead engine's.
-        unlocked = self.home / "engines" / f".{self.engine}"
-        self._lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unlocked.rename(self._engine_file(self.engine))
+        self._engines = Engines(self.home)
+        self.engine = self._engines.own
 
     def close(self) -> None:
         """Give up ownership of whatever this process still ran."""
         self._db.close()
-        os.close(self._lock)
-        self._engine_file(self.engine).unlink(missing_ok=True)
-
-    def _engine_file(self, engine: str) -> Path:
-        return self.home / "engines" / engine
-
-    def _prepare(self, ids: IdMap) -> None:
-        try:
-            self.home.mkdir(parents=True, exist_ok=True)
-            self.home.chmod(0o711)
-            _ask_for_roomy_directories(self.home)
-            for name in ("engines", "disks", "trash", "root", "usr", "aside", "empty"):
-                (self.home / name).mkdir(exist_ok=True)
-            if os.getuid() == 0:
-                for name in ("disks", "trash"):
-                    os.chown(self.home / name, *ids.owner)
-        except OSError as err:
-            raise ConfigError(
-                f"FORKYARD_HOME {self.home} cannot be used: {err.strerror}; set FORKYARD_HOME to a directory of yours"
-            ) from err
+        self._engines.close()
 
     def _check_settings(self, ids: IdMap) -> None:
         wanted = {"version": _VERSION, "ids": f"{ids.mode} of {ids.owner[0]}"}
@@ -114,66 +71,68 @@ class Store:
                 )
 
     @contextmanager
-    def _transaction(self, durable: bool = False) -> Iterator[None]:
-        """All of the body or nothing of it; `durable` outlives a power cut. Disks go to the trash after it.
+    def _transaction(self, durable: bool = False) -> Iterator[list[str]]:
+        """All of the body or nothing of it; `durable` outlives a power cut.
 
-        Killed in between, a disk is one that no row refers to. The other way round a row would refer to none.
+        Disks, or parts of them, whose paths the body puts into the list go to the trash after it, and are deleted in
+        the background. Killed in between, a disk is one that no row refers to. The other way round a row would refer
+        to none.
         """
         doomed: list[str] = []
-        self._doomed = doomed
         try:
             if durable:
                 self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                yield
+                yield doomed
+                self._db.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
-            if durable:
-                self._db.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as err:
             raise SandboxError(f"FORKYARD_HOME {self.home} cannot be written: {err}") from err
+        finally:
+            if durable:
+                with suppress(sqlite3.Error):  # the next one that must be durable says so again
+                    self._db.execute("PRAGMA synchronous = NORMAL")
         for path in doomed:
             with suppress(FileNotFoundError):  # it never came to a mount
                 (self.home / "disks" / path).rename(self.home / "trash" / secrets.token_hex(8))
 
     def add_running(
-        self, source: Box, box_id: str, name: str | None, config: ImageConfig, *, snapshot: bool = False
+        self, origin: Origin, box_id: str, name: str | None, config: ImageConfig, *, snapshot: bool = False
     ) -> Box:
-        """A new running sandbox on the disks of `source`, which must still exist. ConfigError: the name is taken.
+        """A new running sandbox on the disks of an origin, whose row must still exist. ConfigError: the name is taken.
 
         With `snapshot` there is one more disk over them, for somebody to make.
         """
-        parent = source.id if source.kind == "sandbox" else None
         top = (new_disk_id(),) if snapshot else ()
         box = Box(
             id=box_id,
             kind="sandbox",
             name=name,
             state="running",
-            image=(source.name or source.id) if source.kind == "image" else source.image,
-            parent=parent,
+            image=origin.image,
+            parent=origin.parent,
             created=time.time(),
             engine=self.engine,
             disk=new_disk_id(),
-            host=source.host,
+            host=origin.host,
             config=config,
-            stack=(*top, *source.stack),
+            stack=(*top, *origin.stack),
         )
         with self._transaction():
-            if source.id:
-                box = replace(box, stack=(*top, *self._current(source)))
+            if origin.box is not None:
+                box = replace(box, stack=(*top, *self._current(origin.box)))
             self._insert(box)
         return box
 
-    def _current(self, source: Box) -> tuple[str, ...]:
+    def _current(self, box: Box) -> tuple[str, ...]:
         """The disks a box stands on now: somebody may have put one in the place of many."""
-        stack = self._stack(source.id)
-        if not stack and not self._db.execute("SELECT 1 FROM boxes WHERE id = ?", (source.id,)).fetchone():
-            raise ConfigError(f"{source.kind} {source.name or source.id} was removed meanwhile")
+        stack = self._stack(box.id)
+        if not stack and not self._db.execute("SELECT 1 FROM boxes WHERE id = ?", (box.id,)).fetchone():
+            raise ConfigError(f"{box.told} was removed meanwhile")
         return stack
 
     def put_image(self, name: str, source: Box, config: ImageConfig) -> Box:
@@ -192,11 +151,11 @@ class Store:
             config=config,
             stack=source.stack,
         )
-        with self._transaction(durable=True):
+        with self._transaction(durable=True) as doomed:
             box = replace(box, stack=self._current(source))
             old = self.find("image", name)
             if old:
-                self._delete(old)
+                self._delete(old, doomed)
             self._insert(box)
         return box
 
@@ -227,7 +186,7 @@ class Store:
     def set_stopped(self, box: Box) -> Box:
         """The disk a sandbox wrote becomes the topmost of its stack. If it has a name, its disk has to be settled."""
         assert box.disk is not None
-        with self._transaction(durable=box.name is not None):
+        with self._transaction(durable=box.name is not None) as doomed:
             owner = None if box.name else self.engine  # nobody else could ask for a nameless one: it goes with us
             self._db.execute(
                 "UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ?", (owner, box.id)
@@ -239,8 +198,8 @@ class Store:
                 (box.id, time.time()),
             )
             for work in ("w", "usrw"):  # of no use to a sealed disk, and in it are directories nobody may enter
-                self._trash(f"{box.disk}/{work}")
-        return self.get(box.id)
+                doomed.append(f"{box.disk}/{work}")
+        return self.now(box)
 
     def touch(self, box: Box) -> None:
         """Note that a sandbox was used now."""
@@ -252,7 +211,7 @@ class Store:
 
     def remove_unused(self, since: float) -> list[Box]:
         """Forget the stopped sandboxes with a name that were last used before `since` and have no running fork."""
-        with self._transaction():
+        with self._transaction() as doomed:
             parents = {parent for (parent,) in self._db.execute("SELECT parent FROM boxes WHERE state = 'running'")}
             found = [
                 box
@@ -260,7 +219,7 @@ class Store:
                 if box.state == "stopped" and box.name and box.used < since and box.id not in parents
             ]
             for box in found:
-                self._delete(box)
+                self._delete(box, doomed)
         return found
 
     def add_draft(self, of: Box) -> Box:
@@ -286,7 +245,7 @@ class Store:
                 self._put_stack(box.id, stack)
                 if position < now.own:
                     self._db.execute("UPDATE history SET own = own - ? WHERE box = ?", (count - 1, box.id))
-        return self.get(box.id)
+        return self.now(box)
 
     def set_running(self, box: Box) -> Box:
         """A stopped sandbox gets a fresh disk and this process as its owner; ConfigError if somebody was faster."""
@@ -296,15 +255,26 @@ class Store:
                 (self.engine, new_disk_id(), box.id),
             )
             if changed.rowcount != 1:
-                raise ConfigError(f"sandbox {box.name or box.id} is running in another process, or was removed")
-        return self.get(box.id)
+                raise ConfigError(f"{box.told} is running in another process, or was removed")
+        return self.now(box)
 
-    def get(self, box_id: str) -> Box:
-        """One sandbox by id; ConfigError when there is none."""
-        box = self._one("id = ?", box_id)
-        if box is None:
-            raise ConfigError(f"there is no sandbox {box_id!r} any more")
-        return box
+    def never_ran(self, box: Box) -> Box:
+        """A sandbox that was set running and did not come up is stopped again, on the disks it had."""
+        with self._transaction() as doomed:
+            owner = None if box.name else self.engine
+            self._db.execute(
+                "UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ?", (owner, box.id)
+            )
+            if box.disk:
+                doomed.append(box.disk)
+        return self.now(box)
+
+    def now(self, box: Box) -> Box:
+        """The same sandbox or image as it is now; ConfigError when it was removed."""
+        found = self._one("id = ?", box.id)
+        if found is None:
+            raise ConfigError(f"{box.told} was removed meanwhile")
+        return found
 
     def find(self, kind: str, name: str) -> Box | None:
         """A sandbox by name or id, or an image by name."""
@@ -326,72 +296,53 @@ class Store:
 
     def remove(self, box: Box) -> None:
         """Forget a row; disks nothing else stands on go to the trash."""
-        with self._transaction():
-            self._delete(box)
+        with self._transaction() as doomed:
+            self._delete(box, doomed)
 
-    def _delete(self, box: Box) -> None:
+    def _delete(self, box: Box, doomed: list[str]) -> None:
         disks = {disk for (disk,) in self._db.execute("SELECT disk FROM boxes WHERE id = ?", (box.id,)) if disk}
         disks.update(self._stack(box.id))
         self._db.execute("DELETE FROM boxes WHERE id = ?", (box.id,))
-        self._release(disks)
+        self._release(disks, doomed)
 
-    def _release(self, disks: Iterable[str]) -> None:
+    def _release(self, disks: Iterable[str], doomed: list[str]) -> None:
         """Trash those of the disks that nothing refers to any more."""
         for disk in sorted(disks):
             used = self._db.execute(
                 "SELECT 1 FROM stack WHERE disk = ? UNION ALL SELECT 1 FROM boxes WHERE disk = ? LIMIT 1", (disk, disk)
             ).fetchone()
             if used is None:
-                self._trash(disk)
-
-    def _trash(self, path: str) -> None:
-        """Move a disk, or a part of one, out of the way; it is deleted in the background."""
-        self._doomed.append(path)
+                doomed.append(disk)
 
     def prune_images(self, prefix: str) -> list[str]:
         """Forget the images of a prefix whose topmost disk nothing but such images stands on; their names."""
-        with self._transaction():
+        with self._transaction() as doomed:
             kept = {box.id: box for box in self.all("image") if (box.name or "").startswith(prefix)}
             rows = self._db.execute("SELECT box, disk FROM stack").fetchall()
             needed = {disk for box_id, disk in rows if box_id not in kept}
             unneeded = [box for box in kept.values() if box.stack and box.stack[0] not in needed]
             for box in unneeded:
-                self._delete(box)
+                self._delete(box, doomed)
         return [box.name or "" for box in unneeded]
 
     def abandoned(self) -> list[Box]:
         """Sandboxes, and disks in the making, whose owner is dead."""
         boxes = [*self.all("sandbox"), *self.all("draft")]
-        return [box for box in boxes if box.engine and self._dead(box.engine)]
+        return [box for box in boxes if box.engine and self._engines.is_dead(box.engine)]
 
     def dead_engines(self) -> list[str]:
         """Engines whose process ended without cleaning up."""
-        return [path.name for path in sorted((self.home / "engines").glob("[!.]*")) if self._dead(path.name)]
+        return self._engines.dead()
 
     def forget_engine(self, engine: str) -> None:
         """Remove a dead engine's lock file."""
-        self._engine_file(engine).unlink(missing_ok=True)
-
-    def _dead(self, engine: str) -> bool:
-        if engine == self.engine:
-            return False
-        try:
-            fd = os.open(self._engine_file(engine), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+        self._engines.forget(engine)
 
     def orphan_disks(self) -> list[str]:
         """Move disks that no row refers to into the trash; returns their ids."""
-        with self._transaction():
+        with self._transaction() as doomed:
             known = {disk for (disk,) in self._db.execute("SELECT disk FROM stack UNION SELECT disk FROM boxes")}
             found = [path.name for path in (self.home / "disks").iterdir() if path.name not in known]
             for disk in found:
-                self._trash(disk)
+                doomed.append(disk)
         return found

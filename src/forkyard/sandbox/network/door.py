@@ -148,7 +148,7 @@ class Door:
                 await asyncio.sleep(RETRY_ACCEPT)
                 continue
             client.setblocking(False)
-            if len(self._links) >= self._bounds.connections or _Everywhere.full():
+            if self.connections >= self._bounds.connections or _Everywhere.full():
                 client.close()
                 continue
             task = asyncio.create_task(self._admit(client))
@@ -266,9 +266,8 @@ class Door:
             if hello is None:
                 return
             link.checked = True
-            self.visits.add_bytes(len(hello))
             await server.send(hello)
-        await relay(link.client, server, self._bounds.idle, self.visits.add_bytes)
+        await relay(link.client, server, self._bounds.idle)
 
     async def _hello(self, link: _Link, host: str) -> bytes | None:
         """The first message of a tunnel, if it is made out to `host`; else the client is told, and so is the record."""
@@ -286,7 +285,7 @@ class Door:
 
     async def _exchange(self, link: _Link, server: Stream, request: Request) -> None:
         """One request and its answer; what else comes on this connection is not read."""
-        async with while_moving(self._bounds.idle, self.visits.add_bytes) as moved:
+        async with while_moving(self._bounds.idle) as moved:
             await server.send(request.head())
             body = http.send_body(request, link.client, server, moved)
             async with tasks_of(pump(server, link.client, moved), body) as (answering, sending):

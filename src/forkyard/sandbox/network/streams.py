@@ -50,23 +50,22 @@ async def pump(source: Stream, target: Stream, on_bytes: OnBytes) -> None:
 
 
 @asynccontextmanager
-async def while_moving(idle: float, on_bytes: OnBytes) -> AsyncIterator[OnBytes]:
+async def while_moving(idle: float) -> AsyncIterator[OnBytes]:
     """Raises TimeoutError in the body after `idle` seconds in which the callback it is given was not called."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(idle) as clock:
 
-        def moved(count: int) -> None:
-            on_bytes(count)
+        def moved(_: int) -> None:
             if not clock.expired():
                 clock.reschedule(loop.time() + idle)
 
         yield moved
 
 
-async def relay(one: Stream, other: Stream, idle: float, on_bytes: OnBytes = lambda count: None) -> None:
+async def relay(one: Stream, other: Stream, idle: float) -> None:
     """Copy both ways. Raises TimeoutError after `idle` seconds in which nothing came, and OSError of a broken side."""
     async with (
-        while_moving(idle, on_bytes) as moved,
+        while_moving(idle) as moved,
         tasks_of(pump(one, other, moved), pump(other, one, moved)) as both,
     ):
         done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)

@@ -19,11 +19,10 @@ class Visit:
 
 
 class Visits:
-    """The first `KEPT` different ones, and the number of bytes that went through either way."""
+    """The first `KEPT` different ones."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int, str | None], int] = {}
-        self.moved = 0
 
     def __iter__(self) -> Iterator[Visit]:
         return (Visit(*key, count) for key, count in self._counts.items())
@@ -33,7 +32,3 @@ class Visits:
         key = (host, port, refused)
         if key in self._counts or len(self._counts) < KEPT:
             self._counts[key] = self._counts.get(key, 0) + 1
-
-    def add_bytes(self, count: int) -> None:
-        """Count bytes that went through."""
-        self.moved += count

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 from forkyard.errors import SandboxError
-from forkyard.sandbox.protocol import OnOutput, ProgramResult
 from forkyard.sandbox.tail import Listener, Tail
+from forkyard.sandbox.values import OnOutput, ProgramResult
 
 
 class Command:
@@ -121,11 +121,7 @@ def _as_file(data: bytes) -> BinaryIO:
     return file
 
 
-def exit_code_of(err: OSError) -> int:
-    """The exit code a shell gives for a command that cannot be executed: 127 when it is missing, else 126."""
-    if err.errno == errno.E2BIG:
-        limit = os.sysconf("SC_ARG_MAX")
-        raise ValueError(f"arguments and environment together are larger than the limit of {limit} bytes") from err
+def check_machine(err: OSError) -> None:
+    """Raise SandboxError when a command was not started since the machine has no room for another."""
     if err.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
         raise SandboxError(f"the machine cannot start a command: {err.strerror}") from err
-    return 127 if err.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG) else 126

@@ -11,11 +11,11 @@ from typing import Self
 
 from forkyard.errors import ConfigError
 from forkyard.sandbox.common import default_home
-from forkyard.sandbox.limits import check_limits
-from forkyard.sandbox.protocol import Feature, SandboxInfo, SandboxSpec
+from forkyard.sandbox.promises import check_spec
 from forkyard.sandbox.subprocess.processes import kill_tree
 from forkyard.sandbox.subprocess.sandbox import SubprocessSandbox, own_user, sandbox_marker
 from forkyard.sandbox.subprocess.store import Record, Store
+from forkyard.sandbox.values import Feature, SandboxInfo, SandboxSpec
 from forkyard.values import new_id
 
 IMAGE = "host"
@@ -44,7 +44,7 @@ class SubprocessProvider:
 
     async def create(self, spec: SandboxSpec) -> SubprocessSandbox:
         """A new directory. ConfigError for an image or user of another kind than the host's, or a name in use."""
-        check_limits(self.name, spec.limits, self.features)
+        check_spec(self.name, spec, self.features)
         if spec.image != IMAGE:
             raise ConfigError(f"the subprocess provider has no image {spec.image!r}, only {IMAGE!r}")
         if spec.user is not None and spec.user not in own_user():

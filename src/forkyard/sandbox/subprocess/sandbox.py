@@ -16,11 +16,14 @@ from typing import TypeVar
 
 from typing_extensions import Buffer
 
-from forkyard.errors import SandboxError, SandboxLost
-from forkyard.sandbox.common import check_command, path_error
-from forkyard.sandbox.local.inside import archives, files, unpack
+from forkyard.errors import SandboxError, SandboxLost, TooLarge
+from forkyard.sandbox.common import check_command, not_started, path_error
+from forkyard.sandbox.inside import archives, files, unpack
 from forkyard.sandbox.network import Network, Visit
-from forkyard.sandbox.protocol import (
+from forkyard.sandbox.subprocess.command import Command, check_machine
+from forkyard.sandbox.subprocess.processes import kill_tree
+from forkyard.sandbox.subprocess.store import Record, Store
+from forkyard.sandbox.values import (
     ARCHIVE_LIMIT,
     OUTPUT_LIMIT,
     READ_LIMIT,
@@ -29,9 +32,6 @@ from forkyard.sandbox.protocol import (
     ProgramResult,
     SandboxInfo,
 )
-from forkyard.sandbox.subprocess.command import Command, exit_code_of
-from forkyard.sandbox.subprocess.processes import kill_tree
-from forkyard.sandbox.subprocess.store import Record, Store
 from forkyard.values import new_id
 
 SANDBOX_VARIABLE = "FORKYARD_SANDBOX"
@@ -88,7 +88,8 @@ class SubprocessSandbox:
             try:
                 command = Command(words, variables, there, stdin, output_limit, on_output)
             except OSError as err:
-                return _not_started(words[0], err)
+                check_machine(err)
+                return not_started(words[0], err)
             finally:
                 os.close(there)
         self._commands[key] = command
@@ -112,7 +113,7 @@ class SubprocessSandbox:
             with os.fdopen(files.open_for_read(root, self._path(path)), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size > max_bytes:
-                    raise SandboxError(f"{path} has {size} bytes, more than the limit of {max_bytes}")
+                    raise TooLarge(f"{path} has {size} bytes, more than the limit of {max_bytes}")
                 return file.read(size)
 
         return await self._at(path, read)
@@ -121,17 +122,14 @@ class SubprocessSandbox:
         """Write a whole file: under another name first, so that nobody sees half of it."""
 
         def write(root: int) -> None:
-            with files.parent_of(root, self._path(path), make=True) as (folder, name):
-                new = f".{new_id()}"
-                fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-                try:
-                    with os.fdopen(fd, "wb") as file:
-                        file.write(data)
-                        os.fchmod(fd, mode)
-                    os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
-                except BaseException:
-                    os.unlink(new, dir_fd=folder)
-                    raise
+            there, new = self._path(path), f".{new_id()}"
+            try:
+                with os.fdopen(files.open_for_write(root, there, mode, new), "wb") as file:
+                    file.write(data)
+                files.place(root, there, new, keep=True)
+            except BaseException:
+                files.place(root, there, new, keep=False)
+                raise
 
         await self._at(path, write)
 
@@ -329,10 +327,5 @@ class _Bounded(io.BytesIO):
 
     def write(self, data: Buffer, /) -> int:
         if self.tell() + memoryview(data).nbytes > self._max_bytes:
-            raise SandboxError(f"{self._path} is larger than the limit of {self._max_bytes} bytes for an archive")
+            raise TooLarge(f"{self._path} is larger than the limit of {self._max_bytes} bytes for an archive")
         return super().write(data)
-
-
-def _not_started(program: str, err: OSError) -> ProgramResult:
-    text = f"{program}: {err.strerror}\n".encode(errors="replace")
-    return ProgramResult(exit_code_of(err), stderr_bytes=text, stderr_total=len(text))

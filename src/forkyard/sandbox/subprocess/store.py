@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from forkyard.errors import ConfigError, SandboxError
-from forkyard.sandbox.protocol import SandboxInfo
+from forkyard.sandbox.values import SandboxInfo
 from forkyard.values import new_id
 
 

@@ -40,6 +40,11 @@ _EMPTY_LOGS = """
 rm -rf /logs/verifier
 mkdir -p /logs/verifier && chmod 755 /logs && chmod 777 /logs/verifier
 """
+_ENDED = {
+    "oom": "the sandbox's memory was full",
+    "disk": "the sandbox's disk was full",
+    "output": "the output of the sandbox's commands was used up",
+}
 NOTHING = bytes(10240)
 """An archive without a member: pushing it makes a directory that is missing and changes none that is there."""
 
@@ -194,5 +199,5 @@ def _ending(result: ProgramResult) -> str:
     if result.timed_out:
         return "timed out"
     if result.ended_by:
-        return {"oom": "the sandbox's memory was full", "disk": "the sandbox's disk was full"}[result.ended_by]
+        return _ENDED[result.ended_by]
     return f"ended by signal {result.signal}" if result.signal else f"exit code {result.exit_code}"

@@ -19,9 +19,9 @@ from .lineage import POINTS
 from .runsc import PROGRAM, STATE
 
 if TYPE_CHECKING:
-    from forkyard.sandbox.local.inside import kernel, rootfs
+    from forkyard.sandbox.inside import files, kernel, rootfs
 else:
-    from inside import kernel, rootfs
+    from inside import files, kernel, rootfs
 
 DISK = "/root"
 BUNDLE = "/run/bundle"
@@ -48,7 +48,7 @@ CAPABILITIES = sorted(name for name, number in _NAMES.items() if number in rootf
 
 def enter(runsc: str) -> None:
     """Make the cell around the disk at `rootfs.ROOT`, and leave everything else behind."""
-    for name in rootfs.SYSTEM:
+    for name in files.SYSTEM:
         rootfs.ensure_directory(f"{rootfs.ROOT}/{name}")  # where gVisor puts its own
     kernel.mount("tmpfs", _CELL, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=64m")
     for name in ("root", "bin", "proc", "dev", "run", "tmp", "run/bundle", "run/first"):

@@ -19,7 +19,7 @@ from . import cell, runsc
 from .lineage import Lineage
 
 if TYPE_CHECKING:
-    from forkyard.sandbox.local.inside import pid1, rootfs, spawner, users
+    from forkyard.sandbox.inside import pid1, rootfs, spawner, users
 else:
     from inside import pid1, rootfs, spawner, users
 
@@ -28,23 +28,23 @@ _MESSAGE = 1 << 16
 _AT_ONCE = 8  # calls of runsc
 _ROUNDS = 100
 _SAID = "/run/said"
-_STREAMS = ("stdin", "stdout", "stderr")
+_REFUSED = frozenset({"clear", "listen", "connect", "namespaces", "halt"})
+_ALL_CAPABILITIES = frozenset(range(64))
 
 
 def main(control_fd: int, config: dict[str, Any], program: str) -> None:
     """Be a spawner of guards that run the runsc at `program`."""
-    Guard.program = program
-    spawner.main(control_fd, config, Guard)
+    # It keeps every capability: runsc builds walls of its own, within this user namespace.
+    first = spawner.First(lambda sock: Guard(sock, program).serve(), _ALL_CAPABILITIES)
+    spawner.main(control_fd, config, first)
 
 
 class Guard(pid1.Pid1):
     """Speaks the protocol of PID 1 (see there), but for listening, connections and halts, which it refuses."""
 
-    bounding = frozenset(range(64))  # runsc builds walls of its own, within this user namespace
-    program = ""
-
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, program: str) -> None:
         super().__init__(sock)
+        self._program = program
         self._poll = select.poll()
         self._lineage = Lineage()
         self._sink: socket.socket | None = None
@@ -78,27 +78,32 @@ class Guard(pid1.Pid1):
             self._lineage.hear(message)
 
     def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
-        request = message["id"]
-        match message["op"]:
-            case "boot":
-                self._boot(message)
-                self._reply(request, "done")
-            case "run":
-                self._commands[self._spawn(message, fds)] = request
-            case "kill" if message["target"] in self._running:
-                self._kill_guests(message["target"])
-                self._reply(request, "done")
-            case "read" | "write" | "pull" | "push":
-                with cell.inside():
-                    super()._handle(message, fds)
-            case "ping" | "kill" | "go":
-                super()._handle(message, fds)
-            case other:
-                raise OSError(errno.EOPNOTSUPP, f"a running sandbox under gVisor knows no {other!r}")
+        if message["op"] in _REFUSED:
+            raise OSError(errno.EOPNOTSUPP, f"a running sandbox under gVisor knows no {message['op']!r}")
+        super()._handle(message, fds)
+
+    def _work(self, message: dict[str, Any], fds: list[int]) -> int:
+        with cell.inside():
+            return super()._work(message, fds)
+
+    def _open(self, message: dict[str, Any]) -> list[int]:
+        with cell.inside():
+            return super()._open(message)
+
+    def _steer(self, message: dict[str, Any]) -> None:
+        if message["op"] == "boot":
+            self._boot(message)
+        elif message["op"] == "kill" and message["target"] in self._running:
+            self._kill_guests(message["target"])
+        elif message["op"] == "place":
+            with cell.inside():
+                super()._steer(message)
+        else:
+            super()._steer(message)
 
     def _boot(self, message: dict[str, Any]) -> None:
         rootfs.mount_disk(message)
-        cell.enter(self.program)
+        cell.enter(self._program)
         cell.write_bundle(message["hostname"])
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, cell.tmp_in_use():
             server.bind(cell.SINK)
@@ -111,8 +116,6 @@ class Guard(pid1.Pid1):
         self._poll.register(self._sink, select.POLLIN)
 
     def _spawn(self, message: dict[str, Any], fds: list[int]) -> int:
-        if len(fds) != len(_STREAMS):
-            raise ValueError(f"{len(fds)} descriptors where a command has three")
         request, argv, env = message["id"], message["argv"], dict(message["env"])
         with cell.inside():
             account = users.find(message["user"]) if message["user"] else users.Account(0, 0, "/root", [])

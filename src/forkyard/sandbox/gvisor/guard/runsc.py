@@ -26,6 +26,8 @@ _STATUS = re.compile(r"[A-Z]\d{4} [^\]]*\] Exiting with status: (\d+)")
 _FATAL = re.compile(r"FATAL ERROR: (.*)", re.DOTALL)
 _ERRORS = (
     ("no such file or directory", errno.ENOENT),
+    ("not a directory", errno.ENOTDIR),
+    ("file name too long", errno.ENAMETOOLONG),
     ("permission denied", errno.EACCES),
     ("exec format error", errno.ENOEXEC),
     ("argument list too long", errno.E2BIG),

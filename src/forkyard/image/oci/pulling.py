@@ -1,0 +1,70 @@
+"""Images by reference: found in the store, or pulled into it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, suppress
+
+from forkyard.errors import ConfigError
+from forkyard.image.disks import held
+from forkyard.image.oci.documents import choose, is_index, read_config, read_document, read_manifest
+from forkyard.image.oci.downloads import downloaded
+from forkyard.image.oci.errors import ImageSourceError
+from forkyard.image.oci.install import InstalledImage, Recipe, install
+from forkyard.image.oci.layer import Blob
+from forkyard.image.oci.reference import Reference, parse_reference
+from forkyard.image.oci.registry import Registry, open_registry
+from forkyard.sandbox import ImageInfo, ImageProvider, ImageStore
+from forkyard.values import one_line
+
+
+async def pull(store: ImageProvider, text: str, *, refresh: bool = False) -> InstalledImage:
+    """The image a reference names; a registry is asked when the store has none of that name, or to `refresh` it.
+
+    Raises ConfigError for a reference or setting that is wrong, and ImageSourceError when the registry cannot be
+    reached, does not have it, or gives something that is refused.
+    """
+    reference = parse_reference(text)
+    async with held(store, reference.name):
+        if not refresh and (found := await store.image(reference.name)) is not None:
+            return InstalledImage(found.name, found.config, found.created)
+        async with await open_registry(reference) as registry:
+            return await install(store, await _recipe(registry, reference))
+
+
+async def _recipe(registry: Registry, reference: Reference) -> Recipe:
+    what = reference.name
+    document = read_document(await registry.manifest(reference.asked), f"the manifest of {what}")
+    if is_index(document):
+        chosen = choose(document, what)
+        document = read_document(await registry.manifest(chosen.digest), f"the manifest of {what}")
+    manifest = read_manifest(document, what)
+    config = read_config(await registry.document(manifest.config), len(manifest.layers), what)
+
+    def fetch(number: int) -> AbstractAsyncContextManager[Blob]:
+        return downloaded(registry, manifest.layers[number])
+
+    return Recipe(reference.name, what, config, fetch)
+
+
+async def find_image(store: ImageStore, name: str) -> ImageInfo | None:
+    """An image of the store by the name it has there, or by another spelling of the reference it was pulled by."""
+    if (found := await store.image(name)) is not None:
+        return found
+    with suppress(ConfigError):
+        return await store.image(parse_reference(name).name)
+    return None
+
+
+async def ensure_image(store: ImageProvider, name: str) -> ImageInfo:
+    """The image a FROM or a task names: of the store, or else pulled. ConfigError, with the mends, without one."""
+    if (found := await find_image(store, name)) is not None:
+        return found
+    try:
+        return await pull(store, name)
+    except (ConfigError, ImageSourceError) as error:
+        shown = one_line(name)
+        raise ConfigError(
+            f"there is no image {shown!r}, and it could not be pulled: {error}. Import a root file system or a saved "
+            f"image by `forkyard image import ARCHIVE {shown}`, make a Debian by `forkyard image bootstrap "
+            "debian:bookworm-slim`, or start from the image host, which is this machine's own /usr, with `--base host`"
+        ) from error

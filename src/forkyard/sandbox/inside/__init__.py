@@ -1,0 +1,11 @@
+"""Code that runs outside the user's process: the spawner, and PID 1 of every sandbox.
+
+It is started as `python -I -S` with an empty environment, so it holds no secrets, and it imports only the standard
+library: after `pivot_root` a module that was not imported before can no longer be found.
+
+It is imported there as `inside`, from the end of the module path: beside it are modules that are not meant.
+"""
+
+import os
+
+PLACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # what has to be in the module path for that

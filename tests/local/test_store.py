@@ -1,0 +1,53 @@
+"""What the store promises of its transactions, and the spawner of what it does before the first fork."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forkyard.errors import ConfigError
+from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.local.box import SCRATCH
+from forkyard.sandbox.local.idmap import id_map
+from forkyard.sandbox.local.store import Store
+from forkyard.sandbox.values import ImageConfig, SandboxSpec
+
+NORMAL = (1,)  # of PRAGMA synchronous
+
+
+def test_a_durable_change_that_fails_leaves_others_as_fast_as_they_were(tmp_path: Path) -> None:
+    store = Store(tmp_path, id_map())
+    try:
+        box = store.add_running(SCRATCH, "a" * 32, "named", ImageConfig())
+        store.remove(box)
+        with pytest.raises(ConfigError, match="sandbox named was removed meanwhile"):
+            store.put_image("image", box, ImageConfig())
+        assert store._db.execute("PRAGMA synchronous").fetchone() == NORMAL
+        assert store.all("image") == []
+    finally:
+        store.close()
+
+
+def test_whoever_is_removed_meanwhile_is_called_what_it_was(tmp_path: Path) -> None:
+    store = Store(tmp_path, id_map())
+    try:
+        image = store.put_image("mine", store.add_running(SCRATCH, "b" * 32, None, ImageConfig()), ImageConfig())
+        store.remove(image)
+        with pytest.raises(ConfigError, match="image mine was removed meanwhile"):
+            store.now(image)
+        with pytest.raises(ConfigError, match="image mine was removed meanwhile"):
+            store.add_running(image.origin, "c" * 32, None, ImageConfig())
+    finally:
+        store.close()
+
+
+async def test_the_spawner_keeps_nothing_of_its_rehearsal(local: LocalProvider) -> None:
+    sandbox = await local.create(SandboxSpec())
+    engine = local.yard._engine
+    assert engine is not None
+    spawner = Path(f"/proc/{engine._process.pid}")
+    assert (spawner / "cwd").readlink() == local.store.home / "disks"
+    kinds = sorted(str(fd.readlink()).partition(":")[0] for fd in (spawner / "fd").iterdir())
+    assert kinds == [*["/dev/null"] * 3, "pipe", "socket"]  # of the janitor, of this process
+    await sandbox.close()

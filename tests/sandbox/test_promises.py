@@ -30,7 +30,6 @@ BLOCKING = Network("public", block=("example.org",))
         (PUBLIC, {Feature.PUBLIC_NETWORK}),
         (BLOCKING, {Feature.PUBLIC_NETWORK, Feature.ALLOWLIST}),
     ],
-    ids=str,
 )
 def test_a_network_needs_the_feature_of_its_mode_and_of_what_it_blocks(network: Network, needed: set[Feature]) -> None:
     assert network_features(network) == needed

@@ -84,7 +84,7 @@ async def test_without_a_network_there_is_no_proxy_and_no_task(local: LocalProvi
         tasks = asyncio.all_tasks()
         assert "proxy" not in (await box.run("env")).stdout.lower()
         assert box.visits == ()
-        assert {str(task.get_coro()) for task in asyncio.all_tasks() - tasks if "_fill" not in str(task)} == set()
+        assert {str(task.get_coro()) for task in asyncio.all_tasks() - tasks if "Engine." not in str(task)} == set()
 
 
 async def test_curl_and_urllib_reach_what_is_allowed_and_say_what_is_not(local: LocalProvider) -> None:

@@ -16,6 +16,7 @@ import zstandard
 from forkyard.image import BuildError, build
 from forkyard.sandbox import SandboxSpec
 from forkyard.sandbox.local import LocalProvider
+from tests.support.images import said
 
 
 def packed(path: Path, mode: Any) -> None:
@@ -37,16 +38,6 @@ def packed(path: Path, mode: Any) -> None:
                 content = b""
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-
-
-async def said(provider: LocalProvider, image: str, command: str) -> str:
-    sandbox = await provider.create(SandboxSpec(image=image))
-    try:
-        result = await sandbox.run(command)
-        assert result.ok, result.stderr
-        return result.stdout
-    finally:
-        await sandbox.close()
 
 
 @pytest.mark.usefixtures("many_users")

@@ -12,21 +12,11 @@ from forkyard.image.plan import CopyFiles
 from forkyard.image.trees import of_source
 from forkyard.sandbox import PUBLIC, ImageConfig, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
+from tests.support.images import said
 
 
 def write(context: Path, *lines: str) -> None:
     (context / "Dockerfile").write_text("\n".join(["FROM host", *lines]) + "\n")
-
-
-async def said(provider: LocalProvider, image: str, command: str) -> str:
-    """What a command says in a sandbox made from an image."""
-    sandbox = await provider.create(SandboxSpec(image=image))
-    try:
-        result = await sandbox.run(command)
-        assert result.ok, result.stderr
-        return result.stdout
-    finally:
-        await sandbox.close()
 
 
 @pytest.mark.usefixtures("many_users")

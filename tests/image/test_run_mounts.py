@@ -8,9 +8,9 @@ import pytest
 
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.image import BuildError, BuildOptions, build
-from forkyard.sandbox import SandboxSpec
 from forkyard.sandbox.faults import FaultyProvider
 from forkyard.sandbox.local import LocalProvider
+from tests.support.images import said
 
 LIST = "cd /; find . -path ./proc -prune -o -path ./sys -prune -o -path ./dev -prune -o -path ./usr -prune -o -print"
 STATE = (
@@ -21,16 +21,6 @@ STATE = (
 def write(context: Path, *lines: str) -> None:
     made = "RUN mkdir -p /w/sub && echo kept > /w/kept && echo s > /w/sub/s && chmod 2750 /w && ln -s /w /link"
     (context / "Dockerfile").write_text("\n".join(["FROM host", made, *lines]) + "\n")
-
-
-async def said(provider: LocalProvider, image: str, command: str) -> str:
-    sandbox = await provider.create(SandboxSpec(image=image))
-    try:
-        result = await sandbox.run(command)
-        assert result.ok, result.stderr
-        return result.stdout
-    finally:
-        await sandbox.close()
 
 
 # a mount, what the command does with it, and what it says

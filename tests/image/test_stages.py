@@ -10,21 +10,11 @@ from forkyard.image import BuildError, BuildOptions, base_images, build, parse_d
 from forkyard.image.stages import needed, this_platform
 from forkyard.sandbox import Healthcheck, ImageConfig, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
+from tests.support.images import said
 
 
 def write(context: Path, text: str) -> None:
     (context / "Dockerfile").write_text(text)
-
-
-async def said(provider: LocalProvider, image: str, command: str) -> str:
-    """What a command says in a sandbox made from an image."""
-    sandbox = await provider.create(SandboxSpec(image=image, user="", workdir="/"))
-    try:
-        result = await sandbox.run(command)
-        assert result.ok, result.stderr
-        return result.stdout
-    finally:
-        await sandbox.close()
 
 
 async def test_a_stage_takes_files_from_others(provider: LocalProvider, context: Path) -> None:

@@ -39,15 +39,15 @@ def build_(  # noqa: PLR0913 - the options of a command line
 ) -> None:
     """Build the image of a Dockerfile; one of the same name is replaced."""
     options = BuildOptions(
-        file,
-        target,
-        pairs(build_args or (), "--build-arg"),
-        _secrets(secrets or ()),
-        base,
-        _network(network),
-        timeout,
-        no_cache,
-        complain,
+        file=file,
+        target=target,
+        arguments=pairs(build_args or (), "--build-arg"),
+        secrets=_secrets(secrets or ()),
+        base=base,
+        network=_network(network),
+        timeout=timeout,
+        fresh=no_cache,
+        on_step=complain,
     )
     asyncio.run(_build(directory, name, options))
 

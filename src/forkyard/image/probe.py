@@ -9,6 +9,7 @@ import tarfile
 from forkyard.errors import NotAFile, SandboxError, TooLarge
 from forkyard.image.patterns import has_wildcard, pattern_regex, unescaped
 from forkyard.sandbox import Sandbox
+from forkyard.sandbox.archive import all_but
 
 _MOST_LINKS = 40
 
@@ -44,22 +45,12 @@ async def look(sandbox: Sandbox, path: str) -> tuple[tarfile.TarInfo, bytes] | N
         info.type, info.mode = tarfile.DIRTYPE, 0o755
         return info, b""
     try:
-        archive = await sandbox.pull(posixpath.dirname(path), exclude=_all_but(posixpath.basename(path)))
+        archive = await sandbox.pull(posixpath.dirname(path), exclude=all_but(posixpath.basename(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:", errors="surrogateescape") as tar:
         found = tar.next()
     return None if found is None else (found, archive)
-
-
-def _all_but(name: str) -> list[str]:
-    """Patterns that together match every name in a directory but one, and all that is deeper."""
-    plain = [f"[{char}]" if char in "*?[" else char for char in name]
-    patterns = ["*/*", "".join(plain) + "?*"]
-    for position, char in enumerate(name):
-        before = "".join(plain[:position])
-        patterns += [f"{before}[!{char}]*", *([before] if before else [])]
-    return patterns
 
 
 async def resolve(sandbox: Sandbox, path: str) -> str:

@@ -26,6 +26,16 @@ def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
+def all_but(name: str) -> list[str]:
+    """What to exclude from a pull of a directory that is to give one of its entries, and nothing in that."""
+    plain = [f"[{char}]" if char in "*?[" else char for char in name]
+    patterns = ["*/*", "".join(plain) + "?*"]
+    for position, char in enumerate(name):
+        before = "".join(plain[:position])
+        patterns += [f"{before}[!{char}]*", *([before] if before else [])]
+    return patterns
+
+
 def unpack_untrusted(data: bytes, directory: Path) -> list[str]:
     """Put the regular files and directories of a sandbox's archive under `directory`, which must be ours alone.
 

@@ -63,6 +63,18 @@ def enter(name: str, layers: list[int]) -> tuple[list[int], bool]:
     return opened, False
 
 
+def open_all(paths: list[str]) -> list[int]:
+    """Open directories, all of them or none."""
+    opened: list[int] = []
+    try:
+        for path in paths:
+            opened.append(os.open(path, kernel.REAL_FOLDER))
+    except BaseException:
+        close_all(opened)
+        raise
+    return opened
+
+
 def close_all(fds: list[int]) -> None:
     """Close descriptors."""
     for fd in fds:

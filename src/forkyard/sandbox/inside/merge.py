@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from . import kernel
-from .layers import OPAQUE_ATTRIBUTE, close_all, enter, is_opaque, is_whiteout, names_in, status_of
+from .layers import OPAQUE_ATTRIBUTE, close_all, enter, is_opaque, is_whiteout, names_in, open_all, status_of
 
 # A hint for inode numbers: the file handle of what was copied up, which may be in a layer that is merged away.
 ORIGIN = "user.overlay.origin"
@@ -31,15 +31,8 @@ def merge(layers: list[str], beneath: str | None, target: str, links: str, check
     `check` is called often; what it raises ends the copy.
     """
     os.mkdir(target, 0o700)
-    opened: list[int] = []
-    try:
-        for path in layers:
-            opened.append(os.open(path, kernel.REAL_FOLDER))
-        into, staging = os.open(target, kernel.REAL_FOLDER), os.open(links, kernel.REAL_FOLDER)
-        old = None if beneath is None else os.open(beneath, kernel.REAL_FOLDER)
-    except BaseException:
-        close_all(opened)
-        raise
+    staging, into, *opened = open_all([links, target, *layers, *([] if beneath is None else [beneath])])
+    old = None if beneath is None else opened.pop()
     try:
         _Merger(staging, check, plain=beneath is None).run(_Level(opened, into, old, mark=False))
     finally:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from . import kernel
-from .layers import close_all, enter, is_whiteout, names_in, status_of
+from .layers import close_all, enter, is_whiteout, names_in, open_all, status_of
 
 MOST = 100_000  # changes told at once
 _PIECE = 1 << 20
@@ -23,14 +23,7 @@ def changes(
     A directory that was added or deleted stands for what is in it only when it was deleted. Names of `skip` are left
     out at the top. Times alone are no change.
     """
-    opened: list[int] = []
-    try:
-        for path in layers:
-            opened.append(os.open(path, kernel.REAL_FOLDER))
-        old: int | None = os.open(base, kernel.REAL_FOLDER)
-    except BaseException:
-        close_all(opened)
-        raise
+    *opened, old = open_all([*layers, base])
     stack = [_Level(prefix, opened, old, hidden=False, skip=skip)]
     try:
         while stack:

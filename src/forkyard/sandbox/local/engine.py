@@ -27,7 +27,7 @@ ASKED_AT_ONCE = 16
 FILL_DELAY = 0.01
 PURGE_DELAY = 0.2
 ERRAND_LIMIT = 64 * MIB
-ROOM = (
+_ROOM = (
     "close sandboxes that are not needed, or raise the bound that was met: open files (ulimit -n), processes "
     "(ulimit -u, sysctl kernel.pid_max), namespaces (sysctl user), memory"
 )
@@ -118,7 +118,10 @@ class Engine:
                 await blank.warm()
 
     async def _spawn(self) -> Live:
-        group = self._groups.make()
+        try:
+            group = self._groups.make()
+        except OSError as err:
+            raise no_room(err) from err
         spawning = asyncio.ensure_future(self._exchange(group))
         self._exchanges.add(spawning)
         spawning.add_done_callback(self._exchanges.discard)
@@ -140,7 +143,7 @@ class Engine:
         try:
             ours, theirs = socket.socketpair()
         except OSError as err:
-            raise EngineLost(f"the host cannot start another sandbox now: {err.strerror}; {ROOM}") from err
+            raise no_room(err) from err
         try:
             async with self._asking:
                 if self._gone:
@@ -156,7 +159,7 @@ class Engine:
                 raise EngineLost("the engine's spawner is gone") from err
             if expected in self._expected:
                 self._expected.remove(expected)
-            raise EngineLost(f"the host cannot start another sandbox now: {err.strerror}; {ROOM}") from err
+            raise no_room(err) from err
         except EngineLost:
             ours.close()
             raise
@@ -164,7 +167,7 @@ class Engine:
             theirs.close()
         if "error" in answer:
             ours.close()
-            raise EngineLost(f"the kernel refused a new sandbox: {answer['error']}; {ROOM}")
+            raise EngineLost(f"the kernel refused a new sandbox: {answer['error']}; {_ROOM}")
         return Live(int(answer["pid"]), fds[0], ours, group)
 
     def start_disk_watch(self) -> DiskWatch:
@@ -259,6 +262,11 @@ async def _last_answer(sock: socket.socket) -> dict[str, Any]:
         )
     answer: dict[str, Any] = json.loads(received)
     return answer
+
+
+def no_room(err: OSError) -> EngineLost:
+    """The error for a machine that has no room for one more sandbox."""
+    return EngineLost(f"the host cannot start another sandbox now: {err.strerror}; {_ROOM}")
 
 
 def _first_answer(control: socket.socket) -> dict[str, Any] | None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forkyard.errors import SandboxError
+from forkyard.sandbox.archive import all_but
 from forkyard.values import MIB
 
 _FOLDER, _NAME = "etc", "resolv.conf"
 _PATH = f"/{_FOLDER}/{_NAME}"
-_ALL_BUT_FOLDER = ("*/*", "[!e]*", "e", "e[!t]*", "et", "et[!c]*", "etc?*")
 _LARGEST = 1 * MIB
 
 
@@ -67,7 +67,7 @@ class NameServer:
 
 
 async def _look(files: Files) -> Before:
-    folder = _only(await files.pull("/", exclude=_ALL_BUT_FOLDER, max_bytes=_LARGEST))
+    folder = _only(await files.pull("/", exclude=all_but(_FOLDER), max_bytes=_LARGEST))
     try:
         return Before(folder and folder[0], _only(await files.pull(_PATH, max_bytes=_LARGEST)))
     except (FileNotFoundError, NotADirectoryError):

@@ -187,10 +187,7 @@ class Store:
         """The disk a sandbox wrote becomes the topmost of its stack. If it has a name, its disk has to be settled."""
         assert box.disk is not None
         with self._transaction(durable=box.name is not None) as doomed:
-            owner = None if box.name else self.engine  # nobody else could ask for a nameless one: it goes with us
-            self._db.execute(
-                "UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ?", (owner, box.id)
-            )
+            self._mark_stopped(box)
             self._db.execute("DELETE FROM stack WHERE box = ?", (box.id,))
             self._put_stack(box.id, (box.disk, *box.stack))
             self._db.execute(
@@ -200,6 +197,10 @@ class Store:
             for work in ("w", "usrw"):  # of no use to a sealed disk, and in it are directories nobody may enter
                 doomed.append(f"{box.disk}/{work}")
         return self.now(box)
+
+    def _mark_stopped(self, box: Box) -> None:
+        owner = None if box.name else self.engine  # nobody else could ask for a nameless one: it goes with us
+        self._db.execute("UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ?", (owner, box.id))
 
     def touch(self, box: Box) -> None:
         """Note that a sandbox was used now."""
@@ -261,10 +262,7 @@ class Store:
     def never_ran(self, box: Box) -> Box:
         """A sandbox that was set running and did not come up is stopped again, on the disks it had."""
         with self._transaction() as doomed:
-            owner = None if box.name else self.engine
-            self._db.execute(
-                "UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ?", (owner, box.id)
-            )
+            self._mark_stopped(box)
             if box.disk:
                 doomed.append(box.disk)
         return self.now(box)

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from forkyard.errors import EngineLost, SandboxError
+from forkyard.errors import SandboxError
 from forkyard.sandbox.local.bounds import boot_limits
 from forkyard.sandbox.local.box import Box, Origin
 from forkyard.sandbox.local.cgroups import Groups, find_controllers
 from forkyard.sandbox.local.diskwatch import DiskWatch, FreeSpace
-from forkyard.sandbox.local.engine import PROGRAM, ROOM, Engine
+from forkyard.sandbox.local.engine import PROGRAM, Engine, no_room
 from forkyard.sandbox.local.flatten import DEPTH, flatten
 from forkyard.sandbox.local.idmap import id_map
 from forkyard.sandbox.local.live import Live
@@ -106,7 +106,7 @@ class Yard:
         try:
             return await self._boot(box, limits)
         except OSError as err:
-            raise EngineLost(f"the host cannot start another sandbox now: {err.strerror}; {ROOM}") from err
+            raise no_room(err) from err
 
     async def _boot(self, box: Box, limits: Limits) -> Live:
         if self._pids is not None:

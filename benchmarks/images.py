@@ -156,6 +156,7 @@ async def main() -> None:
         os.environ["FORKYARD_HOME"] = os.environ["DOCKER_CONFIG"] = str(directory / "home")
         for part in ("home", "registry", "context", "others"):
             (directory / part).mkdir()
+        (directory / "home/config.json").write_text("{}")  # nobody's login; Podman wants the file
         archive = options.root or debian_archive(directory)
         if archive is None:
             raise SystemExit("without a root file system there is nothing to pull: name one with --root")
@@ -166,6 +167,9 @@ async def main() -> None:
             context = directory / "context"
             (context / "Dockerfile").write_text(DOCKERFILE.format(base=image))
             docker = stack.enter_context(running_docker(archive, "bench:root"))
+            # Podman and Buildah leave their storage mounted.
+            unmount = ["umount", str(directory / "others/root/overlay")]
+            stack.callback(subprocess.run, unmount, capture_output=True, check=False)
             taking_part = [forkyard(provider, image, context), *rivals(docker, image, context, directory / "others")]
             for number in range(options.rounds):
                 for rival in taking_part:

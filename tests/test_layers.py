@@ -16,7 +16,7 @@ LAYERS = (
     ("sandbox", "trace"),
     ("image", "model"),
     ("task",),
-    ("harness",),
+    ("harness", "gateway"),
     ("grade",),
     ("env",),
     ("run", "report"),

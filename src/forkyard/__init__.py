@@ -3,7 +3,18 @@
 What a task, an env, a harness or a provider of your own is written with. Nothing inside the package imports this.
 """
 
-from forkyard.env import Agent, AgentConfig, Agents, Env, Episode, SingleAgentEnv
+from forkyard.env import (
+    Agent,
+    AgentConfig,
+    Agents,
+    Env,
+    EnvConfig,
+    Episode,
+    RetryConfig,
+    RetryRule,
+    Seat,
+    SingleAgentEnv,
+)
 from forkyard.errors import (
     ConfigError,
     EnvError,
@@ -16,12 +27,12 @@ from forkyard.errors import (
     TaskError,
     ToolsetError,
 )
-from forkyard.harness import AgentLimits, Harness, ModelContext
-from forkyard.model import Model, Reply, Sampling
+from forkyard.harness import Harness, ModelContext
+from forkyard.model import Endpoint, Model, Reply, Sampling
 from forkyard.sandbox import Feature, Limits, ProgramResult, Provider, Sandbox, SandboxInfo, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from forkyard.task import Artifact, Task, TaskData, TaskResources, Taskset, TaskTimeout, load_task, metric, reward
-from forkyard.trace import Message, Messages, Reward, Slot, Status, Trace, Usage
+from forkyard.trace import AgentLimits, Message, Messages, Reward, Slot, Status, Trace, Usage
 
 Runtime = Sandbox
 
@@ -33,6 +44,8 @@ __all__ = [
     "Artifact",
     "ConfigError",
     "Env",
+    "Endpoint",
+    "EnvConfig",
     "EnvError",
     "Episode",
     "Feature",
@@ -50,6 +63,8 @@ __all__ = [
     "Provider",
     "ModelError",
     "Reply",
+    "RetryConfig",
+    "RetryRule",
     "Reward",
     "RolloutError",
     "Runtime",
@@ -59,6 +74,7 @@ __all__ = [
     "SandboxInfo",
     "SandboxSpec",
     "SingleAgentEnv",
+    "Seat",
     "Slot",
     "Status",
     "Task",

@@ -35,7 +35,7 @@ async def play(local: LocalProvider, task: vf.Task) -> vf.Trace:
     async def image_for(task: vf.Task) -> str:
         return "host"
 
-    config = vf.AgentConfig(Curl(), local, image_for)
+    config = vf.Seat(Curl(), local, image_for)
     episode = await vf.SingleAgentEnv().run_episode(task, vf.Slot("test"), {"agent": config})
     (trace,) = episode.traces
     return trace

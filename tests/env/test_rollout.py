@@ -70,7 +70,7 @@ async def play(
     async def image_for(task: vf.Task) -> str:
         return "host"
 
-    config = vf.AgentConfig(
+    config = vf.Seat(
         harness,
         provider,
         image_for,
@@ -284,7 +284,7 @@ async def test_an_env_that_raises_still_leaves_a_trace(local: LocalProvider) -> 
     async def image_for(task: vf.Task) -> str:
         return "host"
 
-    config = vf.AgentConfig(Commands(), local, image_for)
+    config = vf.Seat(Commands(), local, image_for)
     episode = await Broken().run_episode(Answer(vf.TaskData(name="a")), vf.Slot("r"), {"agent": config})
     assert episode.ok is False
     assert [trace.status for trace in episode.traces] == [vf.Status.INFRASTRUCTURE_ERROR]
@@ -301,7 +301,7 @@ async def test_an_env_may_play_its_agent_several_times(local: LocalProvider) -> 
     async def image_for(task: vf.Task) -> str:
         return "host"
 
-    config = vf.AgentConfig(Commands("echo 42 > /app/answer"), local, image_for)
+    config = vf.Seat(Commands("echo 42 > /app/answer"), local, image_for)
     episode = await Twice().run_episode(Answer(vf.TaskData(name="a")), vf.Slot("r"), {"agent": config})
     assert [trace.reward for trace in episode.traces] == [1.0, 1.0]
     assert len({trace.id for trace in episode.traces}) == 2

@@ -66,7 +66,7 @@ async def test_the_env_of_the_page_leaves_a_trace_for_each_rollout(local: LocalP
     async def image_for(task: vf.Task) -> str:
         return "host"
 
-    config = vf.AgentConfig(Again(), local, image_for)
+    config = vf.Seat(Again(), local, image_for)
     episode = await names["SecondTry"]().run_episode(Try(vf.TaskData(name="try")), vf.Slot(), {"agent": config})
     assert [(trace.status, trace.reward) for trace in episode.traces] == [("SCORED", 0.0), ("SCORED", 1.0)]
     assert {(trace.slot.env, trace.slot.episode) for trace in episode.traces} == {("second-try", episode.id)}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forkyard.harness import AgentLimits, Harness, ModelContext
+from forkyard.harness import Harness, ModelContext
 from forkyard.model import Model, ScriptedModel
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task, TaskData
-from forkyard.trace import Message, Trace
+from forkyard.trace import AgentLimits, Message, Trace
 
 NO_LIMITS = AgentLimits()
 PROMPT = "Write done to /app/answer.txt."

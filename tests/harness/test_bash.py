@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from forkyard.errors import HarnessError, ModelError, SandboxError, SandboxLost
-from forkyard.harness import AgentLimits, BashHarness, ModelContext
+from forkyard.harness import BashHarness, ModelContext
 from forkyard.model import ScriptedModel
 from forkyard.sandbox import Sandbox
-from forkyard.trace import Trace, messages
+from forkyard.trace import AgentLimits, Trace, messages
 from tests.harness.parts import PROMPT, make_task, play, play_script, results, roles
 from tests.model.provider import message, playing, reply
 

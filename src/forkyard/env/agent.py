@@ -19,7 +19,7 @@ OnPhase = Callable[[Trace, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class AgentConfig:
+class Seat:
     """Who sits there: a harness, a model with its limits, a provider, and how its work is graded.
 
     `timeout` replaces the task's deadlines where it gives one; `verifier` replaces the task's grading mode.
@@ -39,11 +39,11 @@ class Agent:
     """One seat during one episode. `run` may be called any number of times; each call leaves a trace."""
 
     name: str
-    config: AgentConfig
+    config: Seat
     slot: Slot
     on_phase: OnPhase
     traces: list[Trace]
-    play: Callable[[AgentConfig, Task, Trace, OnPhase], Awaitable[None]] = field(repr=False)
+    play: Callable[[Seat, Task, Trace, OnPhase], Awaitable[None]] = field(repr=False)
 
     async def run(self, task: Task) -> Trace:
         """Play one rollout of `task` to its end and return its trace, which also joins the episode.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from forkyard.env.agent import Agent, AgentConfig, Agents, OnPhase
+from forkyard.env.agent import Agent, Agents, OnPhase, Seat
 from forkyard.env.rollout import play
 from forkyard.errors import EnvError, RolloutError
 from forkyard.task import Task
@@ -45,7 +45,7 @@ class Env(ABC):
         """Judge the episode as a whole, after `run`."""
 
     async def run_episode(
-        self, task: Task, slot: Slot, configs: Mapping[str, AgentConfig], on_phase: OnPhase = lambda *_: None
+        self, task: Task, slot: Slot, configs: Mapping[str, Seat], on_phase: OnPhase = lambda *_: None
     ) -> Episode:
         """Play one episode. Errors of the env's own code are on the episode; only cancellation is raised.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
-from forkyard.env.agent import AgentConfig, OnPhase
+from forkyard.env.agent import OnPhase, Seat
 from forkyard.errors import ForkyardError, HarnessError, ModelError, SandboxError, TaskError, boundary
 from forkyard.grade import check_mode, graded, keep_logs, settle_failure
 from forkyard.sandbox import NO_NETWORK, Feature, Limits, Sandbox, SandboxSpec
@@ -27,7 +27,7 @@ RESOURCES = {"cpus": "cpu", "memory_mb": "memory", "disk_mb": "disk"}
 """The bounds a task can ask for, and the fields of `TaskResources` it does so by."""
 
 
-async def play(config: AgentConfig, task: Task, trace: Trace, on_phase: OnPhase) -> None:
+async def play(config: Seat, task: Task, trace: Trace, on_phase: OnPhase) -> None:
     """Play one rollout into `trace`. Everything that goes wrong is on the trace; only cancellation is raised."""
     task = _with_deadlines(task, config.timeout)
     sandbox: Sandbox | None = None
@@ -67,7 +67,7 @@ async def play(config: AgentConfig, task: Task, trace: Trace, on_phase: OnPhase)
         on_phase(trace, "done")
 
 
-async def _set_up(config: AgentConfig, task: Task, trace: Trace, sandbox: Sandbox) -> None:
+async def _set_up(config: Seat, task: Task, trace: Trace, sandbox: Sandbox) -> None:
     try:
         async with asyncio.timeout(task.data.timeout.setup):
             with boundary(TaskError, f"task {type(task).__name__} setup"):
@@ -79,7 +79,7 @@ async def _set_up(config: AgentConfig, task: Task, trace: Trace, sandbox: Sandbo
         trace.settle(Status.INFRASTRUCTURE_ERROR, f"setup took longer than {task.data.timeout.setup:g} s")
 
 
-async def _launch(config: AgentConfig, task: Task, trace: Trace, sandbox: Sandbox) -> None:
+async def _launch(config: Seat, task: Task, trace: Trace, sandbox: Sandbox) -> None:
     try:
         async with asyncio.timeout(task.data.timeout.agent):
             with boundary(HarnessError, f"harness {config.harness.name}"):
@@ -91,7 +91,7 @@ async def _launch(config: AgentConfig, task: Task, trace: Trace, sandbox: Sandbo
     trace.stop("agent_completed")
 
 
-def _unheard(config: AgentConfig, trace: Trace) -> str | None:
+def _unheard(config: Seat, trace: Trace) -> str | None:
     """Why an agent that ran out of time was never given any: its model failed, or never said a word."""
     if trace.model_failing:
         return f"the model's provider kept failing ({trace.model_failing})"

@@ -1,16 +1,15 @@
 """Harnesses: the programs around the model."""
 
-from forkyard.harness.base import AgentLimits, Harness, ModelContext
+from forkyard.harness.base import Harness, ModelContext
 from forkyard.harness.bash import BashHarness
 from forkyard.harness.nop import NopHarness
 from forkyard.harness.oracle import OracleHarness
 from forkyard.harness.registry import HARNESSES, harness_class, make_harness
 from forkyard.harness.scripted import ScriptedHarness
-from forkyard.harness.turns import ask, limit_reached, open_conversation
+from forkyard.harness.turns import ask, open_conversation
 
 __all__ = [
     "HARNESSES",
-    "AgentLimits",
     "BashHarness",
     "Harness",
     "ModelContext",
@@ -19,7 +18,6 @@ __all__ = [
     "ScriptedHarness",
     "ask",
     "harness_class",
-    "limit_reached",
     "make_harness",
     "open_conversation",
 ]

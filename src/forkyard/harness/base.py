@@ -6,29 +6,24 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from forkyard.model import Model, Sampling
+from forkyard.model import Endpoint, Model, Sampling
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task
-from forkyard.trace import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class AgentLimits:
-    """When to stop an agent; None is no limit. Its seconds are the task's agent timeout."""
-
-    max_turns: int | None = None
-    max_input_tokens: int | None = None
-    max_output_tokens: int | None = None
-    max_total_tokens: int | None = None
+from forkyard.trace import AgentLimits, Trace
 
 
 @dataclass(frozen=True, slots=True)
 class ModelContext:
-    """What a harness is given to think with: a model (None for harnesses that ask none), sampling and limits."""
+    """What a harness is given to think with.
+
+    `model` is None for harnesses that ask none; `endpoint` is where a program inside the sandbox reaches the same
+    model, there when `Harness.needs_endpoint` says so.
+    """
 
     model: Model | None = None
     sampling: Sampling = Sampling()
     limits: AgentLimits = AgentLimits()
+    endpoint: Endpoint | None = None
 
 
 class Harness(ABC):
@@ -42,6 +37,8 @@ class Harness(ABC):
     name: ClassVar[str]
     """As it goes on the record; by default the name of the class in lower case."""
     needs_model: ClassVar[bool] = True
+    needs_endpoint: ClassVar[bool] = False
+    """Whether its program runs inside the sandbox and reaches the model by HTTP, see `ModelContext.endpoint`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -9,11 +9,11 @@ from forkyard.errors import ContextLengthError, HarnessError
 from forkyard.harness.base import Harness, ModelContext
 from forkyard.harness.calls import BASH_TOOL, FENCED_PROMPT, CallError, checked, command_of, last_block
 from forkyard.harness.shell import Shell
-from forkyard.harness.turns import ask, limit_reached, open_conversation
+from forkyard.harness.turns import ask, open_conversation
 from forkyard.model import Model, Reply, ToolsRefusedError
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task
-from forkyard.trace import Message, Trace, messages
+from forkyard.trace import Message, Trace, limit_reached, messages
 
 ToolMode = Literal["auto", "native", "fenced"]
 

@@ -1,4 +1,4 @@
-"""The pieces every harness with a model is made of: open the conversation, ask, see whether a limit is reached."""
+"""The pieces every harness with a model is made of: open the conversation, and ask."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 
 from forkyard.errors import HarnessError
-from forkyard.harness.base import AgentLimits
 from forkyard.model import Model, Reply, Sampling, ToolSpec
 from forkyard.task import Task
-from forkyard.trace import Trace, messages
+from forkyard.trace import ModelCall, Trace, messages
 
 
 def open_conversation(task: Task, trace: Trace) -> None:
@@ -29,18 +28,6 @@ def open_conversation(task: Task, trace: Trace) -> None:
     talk.extend([messages.user(data.prompt)] if isinstance(data.prompt, str) else map(dict, data.prompt))
 
 
-def limit_reached(trace: Trace, limits: AgentLimits) -> str | None:
-    """The name of the limit that allows no further model call, as a stop condition."""
-    usage = trace.usage
-    reached = {
-        "max_turns": (trace.steps, limits.max_turns),
-        "max_input_tokens": (usage.input, limits.max_input_tokens),
-        "max_output_tokens": (usage.output, limits.max_output_tokens),
-        "max_total_tokens": (usage.input + usage.output, limits.max_total_tokens),
-    }
-    return next((name for name, (used, limit) in reached.items() if limit is not None and used >= limit), None)
-
-
 async def ask(model: Model, trace: Trace, tools: Sequence[ToolSpec], sampling: Sampling) -> Reply:
     """Ask for the next message and put it, its tokens and its time on the trace; the time of failed calls too.
 
@@ -53,8 +40,11 @@ async def ask(model: Model, trace: Trace, tools: Sequence[ToolSpec], sampling: S
     finally:
         trace.timing.model_ms += (time.monotonic() - started) * 1000
     trace.messages.append(reply.message)
-    trace.steps += 1
-    trace.usage.add(reply.usage)
+    if not reply.recorded:
+        seconds = time.monotonic() - started
+        trace.record_call(
+            ModelCall(model=model.name, seconds=seconds, usage=reply.usage, finish_reason=reply.finish_reason)
+        )
     trace.info["finish_reason"] = reply.finish_reason
     if reply.retries:
         trace.info["model_retries"] = trace.info.get("model_retries", 0) + reply.retries

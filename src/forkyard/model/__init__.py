@@ -2,11 +2,12 @@
 
 from forkyard.model.chat import ChatModel, model_from
 from forkyard.model.failures import ToolsRefusedError
-from forkyard.model.protocol import Model, Reply, Sampling, ToolSpec
+from forkyard.model.protocol import Endpoint, Model, Reply, Sampling, ToolSpec
 from forkyard.model.scripted import Script, ScriptedModel, load_scripts, script_for
 
 __all__ = [
     "ChatModel",
+    "Endpoint",
     "Model",
     "Reply",
     "Sampling",

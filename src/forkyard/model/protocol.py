@@ -29,13 +29,29 @@ PLAIN = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer: the assistant's message as received and its cost in tokens; `waited_ms` were paused between tries."""
+    """One answer: the assistant's message as received and its cost in tokens; `waited_ms` were paused between tries.
+
+    `recorded` says that whoever carried the call has put it on the rollout's record.
+    """
 
     message: Message
     usage: Usage
     finish_reason: str | None = None
     retries: int = 0
     waited_ms: float = 0.0
+    recorded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a program reaches a model by HTTP: for one inside a sandbox an address of its own loopback.
+
+    `base_url` is the part before /v1. Clients want a key: `key` is one that opens nothing anywhere else.
+    """
+
+    base_url: str
+    model: str
+    key: str = "forkyard"
 
 
 OnFailure = Callable[[str], object]

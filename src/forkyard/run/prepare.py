@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from forkyard.env import AgentConfig
+from forkyard.env import Seat
 from forkyard.errors import ConfigError, ForkyardError, SandboxError
-from forkyard.harness import AgentLimits, Harness, ModelContext, harness_class, make_harness
+from forkyard.harness import Harness, ModelContext, harness_class, make_harness
 from forkyard.model import ChatModel, model_from
 from forkyard.run.check import find_problems, grouped, notes_of
 from forkyard.run.images import Images
@@ -23,6 +23,7 @@ from forkyard.sandbox import Provider
 from forkyard.sandbox.registry import make_provider
 from forkyard.secrets import Secrets
 from forkyard.task import Task, TaskTimeout, load_taskset
+from forkyard.trace import AgentLimits
 from forkyard.values import first_names, printable
 
 T = TypeVar("T")
@@ -49,10 +50,10 @@ class Prepared:
             secrets |= task.secrets
         return secrets
 
-    def seat(self, logs: Path) -> AgentConfig:
+    def seat(self, logs: Path) -> Seat:
         """The one agent of the run."""
         plan = self.plan
-        return AgentConfig(
+        return Seat(
             harness=self.harness,
             provider=self.provider,
             image_for=self.images.image_for,

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from forkyard.errors import RolloutError
+from forkyard.trace.calls import ModelCall, Usage
 from forkyard.trace.messages import Messages
 from forkyard.values import finite_or_none, new_id, tail
 
@@ -40,23 +41,6 @@ class Reward:
 
     score: float
     weight: float = 1.0
-
-
-@dataclass(slots=True)
-class Usage:
-    """Token counts summed over a rollout's model calls, as the provider reported them."""
-
-    input: int = 0
-    output: int = 0
-    cached: int = 0
-    reasoning: int = 0
-
-    def add(self, other: Usage) -> None:
-        """Add another count to this one."""
-        self.input += other.input
-        self.output += other.output
-        self.cached += other.cached
-        self.reasoning += other.reasoning
 
 
 @dataclass(slots=True)
@@ -95,6 +79,7 @@ class Trace:
     id: str = field(default_factory=new_id)
     started: float = field(default_factory=time.time)
     messages: Messages = field(default_factory=list)
+    calls: list[ModelCall] = field(default_factory=list)
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     cost_usd: float | None = None
@@ -144,6 +129,15 @@ class Trace:
         """Record several metrics."""
         for name, value in values.items():
             self.record_metric(name, value)
+
+    def record_call(self, call: ModelCall) -> None:
+        """Put one ended model call on the record; a reply is a step, and its tokens and money are the rollout's."""
+        self.calls.append(call)
+        self.usage.add(call.usage)
+        if call.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + call.cost_usd
+        if call.error is None:
+            self.steps += 1
 
     def note_model_failure(self, why: str) -> None:
         """The model call under way failed and is tried again."""

@@ -1,0 +1,142 @@
+"""What a user says of an env: who sits in it, with which model, where, within which bounds.
+
+An env's config class has one field of type `AgentConfig` for each of its agents; the field's name is the agent's.
+What an agent leaves open is taken from the run. Names and defaults are those of the `verifiers.v1` object model,
+but that sandboxes are local ones unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from forkyard.task import TaskTimeout, VerifierMode
+
+
+class Config(BaseModel):
+    """A frozen value that refuses unknown fields and numbers that are none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class RetryRule(Config):
+    """Which failures may be tried again, and how often: every condition that is given must hold."""
+
+    type: str | None = None
+    status_code: tuple[int | str, ...] = ()
+    message: str | None = None
+    max_retries: int = Field(ge=0)
+
+    @field_validator("message")
+    @classmethod
+    def _is_pattern(cls, text: str | None) -> str | None:
+        if text is not None:
+            re.compile(text)
+        return text
+
+
+class RetryConfig(Config):
+    """How often what failed is tried again: the first rule that fits an error decides, else `max_retries`."""
+
+    max_retries: int = Field(0, ge=0)
+    rules: tuple[RetryRule, ...] = ()
+
+
+class HarnessChoice(Config):
+    """A harness by name or module:Class; every other key is an option of its construction."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    id: str
+
+
+class RuntimeChoice(Config):
+    """A provider by name; `image` and `workdir` stand where the task names none, other keys are its options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    type: str | None = None
+    image: str | None = None
+    workdir: str | None = None
+
+
+class SamplingConfig(Config):
+    """How to sample; what is left open is the provider's default. Further keys go into the request as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    reasoning_effort: str | None = None
+    seed: int | None = None
+
+
+class AgentTimeout(Config):
+    """Deadlines in seconds in the place of the task's. `rollout` is the agent's own time."""
+
+    setup: float | None = Field(None, gt=0)
+    rollout: float | None = Field(None, gt=0)
+    finalize: float | None = Field(None, gt=0)
+    scoring: float | None = Field(None, gt=0)
+
+    @property
+    def of_task(self) -> TaskTimeout:
+        """The same as a task says it."""
+        return TaskTimeout(setup=self.setup, agent=self.rollout, finalize=self.finalize, scoring=self.scoring)
+
+
+class BudgetConfig(Config):
+    """What an agent may spend in one rollout; None is no bound."""
+
+    usd: float | None = Field(None, gt=0)
+    tokens: int | None = Field(None, gt=0)
+    calls: int | None = Field(None, gt=0)
+
+
+class AgentConfig(Config):
+    """One seat of an env. None inherits from the run."""
+
+    harness: HarnessChoice | None = None
+    runtime: RuntimeChoice = RuntimeChoice()
+    model: str | None = None
+    sampling: SamplingConfig = SamplingConfig()
+    max_turns: int | None = Field(None, ge=1)
+    max_input_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: int | None = Field(None, ge=1)
+    max_total_tokens: int | None = Field(None, ge=1)
+    timeout: AgentTimeout = AgentTimeout()
+    budget: BudgetConfig = BudgetConfig()
+    retries: RetryConfig = RetryConfig()
+    verifier: VerifierMode | None = None
+
+    @field_validator("harness", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"id": value} if isinstance(value, str) else value
+
+
+class EnvTimeout(Config):
+    """Deadlines of an episode in seconds: `episode` of `Env.run`, `finalize` of `Env.finalize`."""
+
+    episode: float | None = Field(None, gt=0)
+    finalize: float | None = Field(None, gt=0)
+
+
+class EnvConfig(Config):
+    """Subclass it and add a field `NAME: AgentConfig = AgentConfig()` for each agent, and fields of your own."""
+
+    timeout: EnvTimeout = EnvTimeout()
+    retries: RetryConfig = RetryConfig()
+    max_concurrent_agents: int | None = Field(1, ge=1)
+
+    agents: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Find the agents. Raises TypeError for one without a default instance."""
+        super().__pydantic_init_subclass__(**kwargs)
+        seats = [name for name, field in cls.model_fields.items() if field.annotation is AgentConfig]
+        for name in seats:
+            if not isinstance(cls.model_fields[name].default, AgentConfig):
+                raise TypeError(f"{cls.__name__}.{name} needs a default: write `{name}: AgentConfig = AgentConfig()`")
+        cls.agents = tuple(seats)

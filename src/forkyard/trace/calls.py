@@ -1,0 +1,54 @@
+"""One call of a model as it goes on the record: what it cost, how it ended, and where its reply stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of one model call, or summed over a rollout's, as the provider reported them."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    reasoning: int = 0
+
+    def add(self, other: Usage) -> None:
+        """Add another count to this one."""
+        self.input += other.input
+        self.output += other.output
+        self.cached += other.cached
+        self.reasoning += other.reasoning
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """One request to a model.
+
+    `started` is epoch seconds, `seconds` the time to the end of the reply, `first_byte_seconds` to its beginning.
+    `cost_usd` is None when no price is known. `node` is the reply's place in the trace's graph, None when there is
+    no reply. `purpose` is "agent", or "judge" for what a verifier asked. `request` holds the parameters that were
+    sent beside the messages. `token_ids`, `prompt_token_ids` and `logprobs` are the provider's own, when it returned
+    them.
+    """
+
+    model: str = ""
+    dialect: str = ""
+    upstream: str = ""
+    purpose: str = "agent"
+    request: Mapping[str, Any] = field(default_factory=dict)
+    started: float = 0.0
+    seconds: float | None = None
+    first_byte_seconds: float | None = None
+    status_code: int | None = None
+    finish_reason: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    cost_usd: float | None = None
+    error: str | None = None
+    node: int | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None

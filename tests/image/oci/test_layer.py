@@ -6,24 +6,35 @@ import gzip
 import io
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from forkyard.image import ImageSourceError, pull
-from forkyard.image.oci import layer as layers
+from forkyard.image.oci.ahead import Ahead
+from forkyard.image.oci.blob import Arrival, Blob
 from forkyard.image.oci.documents import digest_of
-from forkyard.image.oci.layer import Blob, archives, scan
+from forkyard.image.oci.layer import Layer
 from forkyard.sandbox import SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from forkyard.values import MIB
 from tests.image.oci.parts import link, listing, made, member, publish, tar
 
 
-def looked_through(path: Path, data: bytes, packed: bytes | None = None) -> layers.Layer:
+def layer_of(path: Path, data: bytes, packed: bytes | None = None) -> Layer:
     path.write_bytes(data if packed is None else packed)
-    return scan(Blob(path, 0, path.stat().st_size), digest_of(data), "the layer")
+    return Layer(Blob(path, 0, path.stat().st_size), digest_of(data), "the layer")
+
+
+def names_in(archives: Iterable[bytes]) -> list[list[str]]:
+    found = []
+    for archive in archives:
+        assert len(archive) < 65 * MIB
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            found.append(opened.getnames())
+    return found
 
 
 def extended(size: int, record: bytes = b"") -> bytes:
@@ -58,30 +69,81 @@ REFUSED: list[tuple[str, bytes, bytes | None]] = [
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_a_hostile_layer_is_refused_before_anything_is_applied(tmp_path: Path, number: int) -> None:
+def test_a_hostile_layer_is_refused(tmp_path: Path, number: int) -> None:
     complaint, data, packed = REFUSED[number]
-    with pytest.raises(ImageSourceError, match=complaint):
-        looked_through(tmp_path / "layer", data, packed)
+    layer = layer_of(tmp_path / "layer", data, packed)
+    for archives in (layer.archives(), layer.archives_carefully()):
+        with pytest.raises(ImageSourceError, match=complaint):
+            next(archives)
 
 
-def test_pieces_hold_every_member_but_whiteouts_which_come_first(tmp_path: Path) -> None:
-    big = bytes(40 * MIB)
+BIG = bytes(40 * MIB)
+
+
+def test_pieces_hold_every_member_in_the_order_of_the_layer(tmp_path: Path) -> None:
     data = tar(
         member("d", mode=0o700),
-        member("d/one", big),
-        member("d/.wh.gone", b""),
-        member("é" * 120, big),
         member("d/.wh..wh..opq", b""),
+        member("d/one", BIG),
+        member("d/.wh.gone", b""),
+        member("é" * 120, BIG),
         member("last", b"l"),
     )
-    layer = looked_through(tmp_path / "layer", data, gzip.compress(data, 1))
-    made_of = list(archives(layer))
-    assert all(len(archive) < 65 * MIB for archive in made_of)
-    names = []
-    for archive in made_of:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as found:
-            names.append(found.getnames())
-    assert names == [["d/.wh.gone", "d/.wh..wh..opq"], ["d", "d/one"], ["é" * 120, "last"], ["d"]]
+    layer = layer_of(tmp_path / "layer", data, gzip.compress(data, 1))
+    wanted = [["d", "d/.wh..wh..opq"], ["d/one"], ["d/.wh.gone"], ["é" * 120], ["last"], ["d"]]
+    assert names_in(layer.archives()) == wanted
+
+
+def test_whiteouts_come_first_where_they_would_delete_what_is_in_the_layer(tmp_path: Path) -> None:
+    data = tar(
+        member("d"),
+        member("d/one", BIG),
+        member("d/.wh.gone", b""),
+        member("d/.wh..wh..opq", b""),
+        member("two", BIG),
+        member("last", b"l"),
+    )
+    layer = layer_of(tmp_path / "layer", data)
+    with pytest.raises(ImageSourceError, match=r"'d/.wh..wh..opq' after what that would delete"):
+        list(layer.archives())
+    pieces = names_in(layer.archives_carefully())
+    assert pieces == [["d/.wh.gone", "d/.wh..wh..opq"], ["d"], ["d/one"], ["two"], ["last"], ["d"]]
+
+
+@pytest.mark.parametrize("name", ["a/.wh.b", ".wh.a", "a/b/.wh..wh..opq"])
+def test_what_a_whiteout_would_delete_is_known_whatever_its_depth(tmp_path: Path, name: str) -> None:
+    layer = layer_of(tmp_path / "layer", tar(member("a/./b/c", b""), member(name, b"")))
+    with pytest.raises(ImageSourceError, match="after what that would delete"):
+        list(layer.archives())
+    other = layer_of(tmp_path / "layer", tar(member("a/b/c", b""), member(f"x/{name}", b""), member("a/.wh.x", b"")))
+    assert len(list(other.archives())) == 1
+
+
+async def test_a_layer_is_read_while_it_arrives(tmp_path: Path) -> None:
+    data = tar(member("one", BIG), member("two", BIG), member("three", b"3"))
+    half = len(data) // 2
+    path = tmp_path / "layer"
+    path.write_bytes(data)
+    arrival = Arrival()
+    arrival.tell(half + MIB)
+    layer = Layer(Blob(path, 0, len(data), arrival), digest_of(data), "the layer")
+    async with Ahead(layer.archives(), layer.blob.leave) as ahead:
+        first = await anext(ahead)
+        assert names_in([first]) == [["one"]]
+        arrival.tell(len(data))
+        assert names_in([archive async for archive in ahead]) == [["two"], ["three"]]
+
+
+async def test_nobody_waits_for_a_layer_that_does_not_arrive(tmp_path: Path) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(FINE)
+    arrival = Arrival()
+    layer = Layer(Blob(path, 0, len(FINE), arrival), digest_of(FINE), "the layer")
+    async with Ahead(layer.archives(), layer.blob.leave):
+        pass  # somebody else failed
+    again = Layer(Blob(path, 0, len(FINE), arrival), digest_of(FINE), "the layer")
+    with pytest.raises(ImageSourceError, match="nobody wants it"):
+        list(again.archives())
 
 
 async def applied(provider: LocalProvider, registry: str, *data: bytes) -> dict[str, tarfile.TarInfo]:

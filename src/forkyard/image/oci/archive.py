@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from forkyard.image.oci.blob import Blob
 from forkyard.image.oci.documents import (
     DOCUMENT_LIMIT,
     MOST_LAYERS,
@@ -28,7 +29,7 @@ from forkyard.image.oci.documents import (
 )
 from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.install import InstalledImage, Recipe, install
-from forkyard.image.oci.layer import Blob, GuardedInfo
+from forkyard.image.oci.layer import GuardedInfo
 from forkyard.image.oci.settings import blobs_directory
 from forkyard.image.packed import UNREADABLE, is_packed, unpacked
 from forkyard.sandbox import ImageProvider

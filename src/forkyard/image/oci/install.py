@@ -1,5 +1,8 @@
 """From layers to an image of the store: each layer is applied in a sandbox made from the layer below it.
 
+It is applied while it arrives, and the sandbox becomes an image when all digests turned out right. What could not be
+applied so is looked through as a whole first, when it is there, and applied in another sandbox, or refused.
+
 What the layers up to one come to is kept as the image `layer:<digest of the chain>`, so that images share what they
 have in common, on the disk too. Such an image is forgotten once no other image and no sandbox stands on it.
 """
@@ -7,17 +10,17 @@ have in common, on the disk too. Such an image is forgotten once no other image 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.image.disks import opened
+from forkyard.image.oci.ahead import Ahead
+from forkyard.image.oci.blob import Blob
 from forkyard.image.oci.documents import Config, digest_of
 from forkyard.image.oci.errors import ImageSourceError
-from forkyard.image.oci.layer import Blob, Layer, archives, scan
-from forkyard.image.packed import UNREADABLE
-from forkyard.image.pieces import in_thread
+from forkyard.image.oci.layer import Layer
 from forkyard.sandbox import ImageConfig, ImageInfo, ImageProvider, Sandbox
 from forkyard.values import counted
 
@@ -70,26 +73,33 @@ async def install(store: ImageProvider, recipe: Recipe) -> InstalledImage:
 
 
 class _Delivery:
-    """One layer on its way: fetched and looked through in the background, held until it is applied."""
+    """One layer on its way: fetched in the background, held until it is applied or refused."""
 
     def __init__(self, recipe: Recipe, number: int, limit: asyncio.Semaphore) -> None:
         self.devices = 0
         self.what = f"layer {number + 1} of {recipe.what}"
-        self._ready: asyncio.Future[Layer] = asyncio.get_running_loop().create_future()
-        self._applied = asyncio.Event()
+        self.diff_id = recipe.config.diff_ids[number]
+        loop = asyncio.get_running_loop()
+        self._begun: asyncio.Future[Blob] = loop.create_future()
+        self._fate: asyncio.Future[None] = loop.create_future()
         self._task = asyncio.create_task(self._run(recipe, number, limit))
 
-    async def layer(self) -> Layer:
-        """The layer, looked through."""
-        return await self._ready
+    async def blob(self) -> Blob:
+        """The layer's bytes, which may still arrive."""
+        return await self._begun
 
     def applied(self) -> None:
         """It is not needed any more."""
-        self._applied.set()
+        self._fate.set_result(None)
+
+    def refused(self, error: ImageSourceError) -> None:
+        """It is of no use to anybody."""
+        self._fate.set_exception(error)
+        self._fate.exception()  # seen: whoever pulls is told
 
     async def close(self) -> None:
-        """Let go of it, applied or not."""
-        if not self._applied.is_set():
+        """Let go of it, whatever became of it."""
+        if not self._fate.done():
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -98,14 +108,13 @@ class _Delivery:
             async with AsyncExitStack() as held:
                 async with limit:
                     blob = await held.enter_async_context(recipe.fetch(number))
-                    layer = await asyncio.to_thread(scan, blob, recipe.config.diff_ids[number], self.what)
-                self.devices = layer.devices
-                self._ready.set_result(layer)
-                await self._applied.wait()
+                    self._begun.set_result(blob)
+                    await blob.whole()
+                await self._fate
         except Exception as error:  # noqa: BLE001 - whoever waits for the layer gets it
-            if not self._ready.done():
-                self._ready.set_exception(error)
-                self._ready.exception()  # seen, also when an earlier layer failed and nobody asks for this one
+            if not self._begun.done():
+                self._begun.set_exception(error)
+                self._begun.exception()  # seen, also when an earlier layer failed and nobody asks for this one
 
 
 async def _build_up(
@@ -117,30 +126,56 @@ async def _build_up(
     process may take it for one that nobody needs.
     """
     first = len(names) - len(coming)
+    below = names[first - 1] if first else _SCRATCH
     async with AsyncExitStack() as stack:
-        standing = await stack.enter_async_context(opened(store, names[first - 1] if first else _SCRATCH))
+        standing = await stack.enter_async_context(opened(store, below))
         for name, delivery in zip(names[first:], coming, strict=True):
-            await _apply(standing, await delivery.layer(), delivery.what)
+            if not await _applied(standing, delivery):
+                async with stack.pop_all():
+                    standing = await stack.enter_async_context(opened(store, below))
+                await _applied_carefully(standing, delivery)
             await standing.stop()
             await store.commit(standing, name, ImageConfig())
             delivery.applied()
+            below = name
             async with stack.pop_all():
-                standing = await stack.enter_async_context(opened(store, name))
+                standing = await stack.enter_async_context(opened(store, below))
         if recipe.config.image.workdir != "/":
             await _told(recipe.what, standing.push(_NOTHING, recipe.config.image.workdir))  # made when it is missing
         await standing.stop()
         return await store.commit(standing, recipe.name, recipe.config.image)
 
 
-async def _apply(sandbox: Sandbox, layer: Layer, what: str) -> None:
-    steps = archives(layer)
+async def _applied(sandbox: Sandbox, delivery: _Delivery) -> bool:
+    """Apply a layer while it arrives. Once this is True all of it is verified; otherwise the sandbox is of no use."""
+    blob = await delivery.blob()
+    layer = Layer(blob, delivery.diff_id, delivery.what)
     try:
-        while (archive := await in_thread(steps)) is not None:
-            await _told(what, sandbox.push(archive, "/", layer=True))
-    except UNREADABLE as error:
-        raise ImageSourceError(f"{what} cannot be read: {error}") from error
-    finally:
-        steps.close()
+        await _push(sandbox, layer, layer.archives())
+        done = True
+    except ImageSourceError:
+        done = False
+    await blob.whole()
+    delivery.devices = layer.devices
+    return done
+
+
+async def _applied_carefully(sandbox: Sandbox, delivery: _Delivery) -> None:
+    """Apply a layer that is there as a whole, after it was looked through as a whole."""
+    layer = Layer(await delivery.blob(), delivery.diff_id, delivery.what)
+    try:
+        await _push(sandbox, layer, layer.archives_carefully())
+    except ImageSourceError as error:
+        delivery.refused(error)
+        raise
+    delivery.devices = layer.devices
+
+
+async def _push(sandbox: Sandbox, layer: Layer, archives: Generator[bytes, None, None]) -> None:
+    """Unpack the archives of a layer, one while the next is made."""
+    async with Ahead(archives, layer.blob.leave) as ahead:
+        async for archive in ahead:
+            await _told(layer.what, sandbox.push(archive, "/", layer=True))
 
 
 async def _told(what: str, doing: Awaitable[None]) -> None:

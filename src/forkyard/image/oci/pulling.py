@@ -6,11 +6,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 
 from forkyard.errors import ConfigError
 from forkyard.image.disks import held
+from forkyard.image.oci.blob import Blob
 from forkyard.image.oci.documents import choose, is_index, read_config, read_document, read_manifest
 from forkyard.image.oci.downloads import downloaded
 from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.install import InstalledImage, Recipe, install
-from forkyard.image.oci.layer import Blob
 from forkyard.image.oci.reference import Reference, parse_reference
 from forkyard.image.oci.registry import Registry, open_registry
 from forkyard.sandbox import ImageInfo, ImageProvider, ImageStore

@@ -6,17 +6,19 @@ carry the archive, its standard error one JSON object when something is wrong.
 
 from __future__ import annotations
 
+import fcntl
 import fnmatch
 import json
 import os
 import resource
 import stat
 import tarfile
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from . import kernel
 from .files import SYSTEM, parent_of, root_at, told_of
-from .unpack import attributes_of, push
+from .unpack import CHUNK, attributes_of, push
 
 
 def serve(operation: dict[str, Any]) -> int:
@@ -32,6 +34,8 @@ def serve(operation: dict[str, Any]) -> int:
                     pull(root, operation["path"], operation["exclude"], out)
             else:
                 with os.fdopen(0, "rb") as archive:
+                    with suppress(OSError):  # some kernels allow less
+                        fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, CHUNK)
                     push(root, operation["path"], archive, skip=SYSTEM, layer=operation["layer"])
     except (OSError, tarfile.TarError, ValueError) as err:
         number = err.errno if isinstance(err, OSError) else None

@@ -7,13 +7,14 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, BinaryIO
 
 from . import kernel
 from .files import INSIDE, create, make_directories, make_directory
 
 CHUNK = 1 << 20
+_BUFFER = 1 << 16  # of which the rest is copied at each header
 WHITEOUT, OPAQUE_MARK = ".wh.", ".wh..wh..opq"  # names in a layer of an image
 _ATTRIBUTE = "SCHILY.xattr."
 _TRAVELLING = ("user.", "security.capability", "system.posix_acl_")
@@ -33,10 +34,11 @@ def push(
         whole = os.path.samestat(os.fstat(base), os.fstat(root))
         resolve = INSIDE if whole else kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_MAGICLINKS
         unpacker = (_LayerUnpacker if layer else _Unpacker)(base, resolve, skip if whole else (), owners)
-        with tarfile.open(fileobj=source, mode="r|") as archive:
-            for entry in archive:
+        with closing(unpacker), tarfile.open(fileobj=source, mode="r|", bufsize=_BUFFER) as archive:
+            while (entry := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined] # which would hold all it saw
                 unpacker.add(archive, entry)
-        unpacker.finish()
+            unpacker.finish()
     finally:
         os.close(base)
 
@@ -48,9 +50,23 @@ class _Unpacker:
         self._base, self._resolve, self._skip, self._owners = base, resolve, skip, owners
         self._device = os.fstat(base).st_dev
         self._directories: dict[str, tarfile.TarInfo] = {}
+        self._here: tuple[list[str], int] | None = None  # the directory of the last member, which is open
+
+    def close(self) -> None:
+        """Let go of the directory of the last member; by its path there may be another from now on."""
+        if self._here is not None:
+            os.close(self._here[1])
+            self._here = None
+
+    def _enter(self, parts: list[str]) -> int:
+        """The directory of a member, made if it is missing; it stays open for those beside it."""
+        if self._here is None or self._here[0] != parts:
+            self.close()
+            self._here = parts, self._directory(parts)
+        return self._here[1]
 
     def add(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
-        parts = [part for part in entry.name.split("/") if part not in ("", ".")]
+        parts = _parts(entry.name)
         if entry.name.startswith("/") or ".." in parts:
             raise ValueError(f"the archive's member {entry.name!r} points outside")
         if not parts:
@@ -58,11 +74,7 @@ class _Unpacker:
             return
         if len(parts) > 1 and parts[0] in self._skip:
             return
-        parent = self._directory(parts[:-1])
-        try:
-            self._place(archive, entry, parent, parts)
-        finally:
-            os.close(parent)
+        self._place(archive, entry, self._enter(parts[:-1]), parts)
 
     def _place(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, parent: int, parts: list[str]) -> None:
         name = parts[-1]
@@ -70,7 +82,14 @@ class _Unpacker:
             self._make(parent, parts)
             self._directories["/".join(parts)] = entry
             return
-        self._make_room(parent, name)
+        try:
+            self._put(archive, entry, parent, name)
+        except FileExistsError:  # which is less to ask for than whether there is something, each time
+            self._make_room(parent, name)
+            self._put(archive, entry, parent, name)
+
+    def _put(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, parent: int, name: str) -> None:
+        """Make what is no directory where nothing is; otherwise FileExistsError, and nothing was read."""
         if entry.issym():
             os.symlink(entry.linkname, name, dir_fd=parent)
             self._own(entry, name, parent)
@@ -82,9 +101,7 @@ class _Unpacker:
             self._own(entry, name, parent)
             os.chmod(name, entry.mode, dir_fd=parent)
         elif entry.isfile():
-            content = archive.extractfile(entry)
-            assert content is not None
-            self._write(parent, name, entry, content)
+            self._write(parent, name, entry, archive)
         else:
             raise ValueError(f"the archive's member {entry.name!r} is a device or of an unknown kind")
 
@@ -97,7 +114,7 @@ class _Unpacker:
             os.rmdir(name, dir_fd=parent)
 
     def _link(self, entry: tarfile.TarInfo, parent: int, name: str) -> None:
-        parts = [part for part in entry.linkname.split("/") if part not in ("", ".")]
+        parts = _parts(entry.linkname)
         if entry.linkname.startswith("/") or ".." in parts or not parts:
             raise ValueError(f"the archive's member {entry.name!r} is a link to outside")
         source = kernel.open_beneath(self._base, "/".join(parts[:-1]), os.O_PATH | os.O_DIRECTORY, self._resolve)
@@ -106,13 +123,16 @@ class _Unpacker:
         finally:
             os.close(source)
 
-    def _write(self, parent: int, name: str, entry: tarfile.TarInfo, content: Any) -> None:
+    def _write(self, parent: int, name: str, entry: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
         fd = create(parent, name)
-        with os.fdopen(fd, "wb") as file:
-            while data := content.read(CHUNK):
-                file.write(data)
-            file.flush()
+        try:
+            for data in _content(archive, entry):
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
             self._finish(fd, entry)
+        finally:
+            os.close(fd)
 
     def _directory(self, parts: list[str]) -> int:
         """Open a directory beneath the base, making what is missing."""
@@ -198,7 +218,7 @@ class _LayerUnpacker(_Unpacker):
     """
 
     def add(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
-        parts = [part for part in entry.name.split("/") if part not in ("", ".")]
+        parts = _parts(entry.name)
         ours = len(parts) == 1 and parts[0].removeprefix(WHITEOUT) in self._skip
         if entry.ischr() or entry.isblk() or (ours and not entry.isdir()):
             return
@@ -213,6 +233,7 @@ class _LayerUnpacker(_Unpacker):
         name = parts[-1].removeprefix(WHITEOUT)
         if name in ("", ".", ".."):
             raise ValueError(f"the layer's whiteout {'/'.join(parts)!r} names nothing")
+        self.close()  # which may be what is deleted
         try:
             parent = self._open("/".join(parts[:-1]))
         except (FileNotFoundError, NotADirectoryError):
@@ -239,6 +260,28 @@ class _LayerUnpacker(_Unpacker):
 
     def _make_room(self, parent: int, name: str) -> None:
         _remove_tree(parent, name)
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split("/") if part not in ("", ".")]
+
+
+def _content(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
+    """What a file holds. Of one without holes the archive's own stream is asked, which is half the work."""
+    if entry.issparse():
+        sparse: Any = archive.extractfile(entry)
+        while data := sparse.read(CHUNK):
+            yield data
+        return
+    stream: Any = archive.fileobj
+    stream.seek(entry.offset_data)
+    left = entry.size
+    while left:
+        data = stream.read(min(left, CHUNK))
+        if not data:
+            raise tarfile.ReadError("the archive is cut")
+        left -= len(data)
+        yield data
 
 
 def attributes_of(fd: int) -> dict[str, str]:

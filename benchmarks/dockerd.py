@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -75,38 +77,67 @@ class Docker:
 @contextmanager
 def running_docker(archive: Path, image: str) -> Iterator[Docker | None]:
     """A Docker with `archive` imported as `image`; None, with the reason said, where there is none to be had."""
-    if shutil.which("dockerd") is None and not DEFAULT_SOCKET.exists():
-        print("Docker is not installed (apt-get install docker.io): going on without it")
-        yield None
-        return
     if _answers(DEFAULT_SOCKET):
         yield _with_image(Docker(DEFAULT_SOCKET), DEFAULT_SOCKET, archive, image)
         return
-    with tempfile.TemporaryDirectory(prefix="forkyard-dockerd-") as name:
-        directory = Path(name)
-        path = directory / "docker.sock"
-        log = (directory / "log").open("wb")
-        daemon = subprocess.Popen(
-            ["dockerd", "-H", f"unix://{path}", "--data-root", f"{directory}/data", "--exec-root", f"{directory}/exec"]
-            + ["--pidfile", f"{directory}/pid", "--bridge=none", "--iptables=false"],
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            deadline = time.monotonic() + 60
-            while not _answers(path):
-                if daemon.poll() is not None or time.monotonic() > deadline:
-                    reason = (directory / "log").read_text(errors="replace").strip().splitlines()[-1:]
-                    print(f"Docker does not start here ({' '.join(reason)[:200]}): going on without it")
-                    yield None
-                    return
-                time.sleep(0.1)
-            yield _with_image(Docker(path), path, archive, image)
-        finally:
-            daemon.terminate()
-            daemon.wait()
-            log.close()
-            subprocess.run(["umount", "-R", f"{directory}/data"], capture_output=True, check=False)
+    with tempfile.TemporaryDirectory(prefix="forkyard-dockerd-") as name, started_docker(Path(name)) as daemon:
+        yield None if daemon is None else _with_image(Docker(daemon.socket), daemon.socket, archive, image)
+
+
+class Daemon:
+    """A dockerd of our own, over a directory that may be another's before and after it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.socket = directory / "docker.sock"
+        self._directory, self._log = directory, directory / "log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                ["dockerd", "-H", f"unix://{self.socket}", "--data-root", f"{directory}/data"]
+                + ["--exec-root", f"{directory}/exec", "--pidfile", f"{directory}/pid"]
+                + ["--bridge=none", "--iptables=false"],
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_until_ready(self) -> str | None:
+        """Why it does not start, or None once it answers."""
+        deadline = time.monotonic() + 60
+        while not _answers(self.socket):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                return " ".join(self._log.read_text(errors="replace").strip().splitlines()[-1:])[:200]
+            time.sleep(0.1)
+        return None
+
+    def kill(self) -> None:
+        """Let it die with its containerd, as in a crash; containers live on."""
+        self.process.kill()
+        self.process.wait()
+        containerd = self._directory / "exec/containerd/containerd.pid"
+        os.kill(int(containerd.read_text()), signal.SIGKILL)
+        containerd.unlink()  # where nobody buries it, the next dockerd would take it for alive
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+@contextmanager
+def started_docker(directory: Path) -> Iterator[Daemon | None]:
+    """A dockerd over a directory; None, with the reason said, where there is none to be had."""
+    if shutil.which("dockerd") is None:
+        print("Docker is not installed (apt-get install docker.io): going on without it")
+        yield None
+        return
+    daemon = Daemon(directory)
+    try:
+        reason = daemon.wait_until_ready()
+        if reason is not None:
+            print(f"Docker does not start here ({reason}): going on without it")
+        yield daemon if reason is None else None
+    finally:
+        daemon.end()
+        for mounted in (directory / "data", *(directory / "exec/netns").glob("*")):
+            subprocess.run(["umount", "-R", str(mounted)], capture_output=True, check=False)
 
 
 def _answers(path: Path) -> bool:

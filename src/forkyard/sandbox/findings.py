@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from forkyard.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -28,3 +30,11 @@ class Examined(Protocol):
     async def findings(self) -> list[Finding]:
         """What it looked for, the most important first; never raises for what is wrong with the machine."""
         ...
+
+
+class Unusable(ConfigError):
+    """A provider cannot be had on this machine: `what` is missing, and `mend` says how to get it."""
+
+    def __init__(self, what: str, mend: str) -> None:
+        super().__init__(f"{what}: {mend}")
+        self.what, self.mend = what, mend

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from forkyard.plugins import Kind, load, make, names
@@ -23,3 +23,8 @@ def make_provider(name: str, options: Mapping[str, Any] | None = None) -> Provid
     and options it does not take or of another type than it says.
     """
     return cast(Provider, make(_PROVIDERS, name, load(_PROVIDERS, name), options or {}))
+
+
+def provider_factory(name: str) -> Callable[..., Any]:
+    """What makes the provider of that name, without making one. Raises ConfigError."""
+    return load(_PROVIDERS, name)

@@ -39,6 +39,10 @@ class Feature(StrEnum):
     LIMIT_DISK = "limit_disk"  # what a sandbox writes to its disk is bounded
     LIMIT_FILES = "limit_files"  # each process is bounded in open files and in the size of a file
     LIMIT_OUTPUT = "limit_output"  # what all commands of a sandbox write to their streams is bounded
+    COMPOSE = "compose"  # projects of several containers can be brought up, one of which is the sandbox
+    GPUS = "gpus"  # graphics processors
+    TPU = "tpu"  # tensor processors
+    WINDOWS = "windows"  # sandboxes with Windows in them
 
 
 def _bound(least: float, feature: Feature, words: str) -> Any:

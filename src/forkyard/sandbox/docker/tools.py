@@ -1,0 +1,124 @@
+"""What is mounted into every container: this machine's Python, as much of it as PID 1 needs, and the code of PID 1.
+
+An image needs no Python then, nor any other program. Python is started by the machine's own dynamic loader with its own
+libraries, so it runs in an image of any libc, or of none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
+
+from forkyard.errors import ConfigError
+from forkyard.sandbox.docker.agent import HERE
+from forkyard.sandbox.inside import PLACE
+from forkyard.values import new_id
+
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+_PROGRAM = f"import sys; sys.path.append('{HERE}/app'); from agent import agent; agent.main()"
+_ASK = """
+import ctypes, json, sys
+sys.path += sys.argv[1:]
+from agent import agent
+specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+files = sorted({spec.origin for spec in specs if spec and spec.has_location and spec.origin})
+names = []
+class Loaded(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Loaded), ctypes.c_size_t, ctypes.c_void_p)
+def note(loaded, size, data):
+    names.append((loaded.contents.name or b"").decode())
+    return 0
+ctypes.CDLL(None).dl_iterate_phdr(note, None)
+mapped = sorted({name for name in names if "/" in name})
+print(json.dumps([files, mapped]))
+"""
+_LOADER = re.compile(r"ld(-linux|-musl|64)?[-.\w]*\.so(\.\d+)?")
+
+
+class Tools(NamedTuple):
+    """Where they are on this machine, and how PID 1 is started with them mounted."""
+
+    directory: Path
+    command: tuple[str, ...]
+
+
+def make_tools(home: Path) -> Tools:
+    """The tools of this Python under a home, made when they are not there. ConfigError when they cannot be made."""
+    command = (f"{HERE}/so/loader", "--library-path", f"{HERE}/so", f"{HERE}/bin/python", "-I", "-S", "-c", _PROGRAM)
+    version = home / f"tools-{_digest()}"
+    if not version.exists():
+        _build(home / f".tools-{new_id()}", version)
+    current, new = home / "tools", home / f".tools-{new_id()}"
+    new.symlink_to(version.name)  # containers made earlier start with the newest, too
+    new.replace(current)
+    return Tools(current, command)
+
+
+def _digest() -> str:
+    found = hashlib.sha256(f"{sys.version} {os.path.realpath(sys.executable)}".encode())
+    for folder in (Path(PLACE) / "inside", Path(__file__).parent / "agent"):
+        for path in sorted(folder.glob("*.py")):
+            found.update(path.read_bytes())
+    found.update(Path(__file__).read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _build(draft: Path, target: Path) -> None:
+    asked = [sys.executable, "-I", "-S", "-c", _ASK, PLACE, str(Path(__file__).parent)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, env={})
+    if done.returncode != 0:
+        raise ConfigError(f"this Python cannot run in a container: {done.stderr.strip()[-500:]}")
+    files, mapped = json.loads(done.stdout)
+    python = os.path.realpath(sys.executable)
+    loader = next((path for path in mapped if _LOADER.fullmatch(Path(path).name)), None)
+    if loader is None:
+        raise ConfigError(
+            f"{python} has no dynamic loader, so it cannot be mounted into a container: use another Python"
+        )
+    try:
+        _place(python, draft / "bin/python")
+        _place(loader, draft / "so/loader")
+        for path in mapped:
+            if ".so" in Path(path).name and path not in files:
+                _place(path, draft / "so" / Path(path).name)
+        for path in (*files, str(_STANDARD / "os.py")):
+            _place_module(Path(path), draft)
+        (draft / sys.platlibdir / _VERSION / "lib-dynload").mkdir(parents=True, exist_ok=True)
+        (draft / "run").mkdir()
+        draft.chmod(0o755)
+        draft.rename(target)
+    except OSError as err:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not target.exists():  # another process was as fast
+            raise ConfigError(f"the docker provider cannot make {target}: {err}") from err
+
+
+def _place_module(path: Path, draft: Path) -> None:
+    if not path.is_relative_to(_STANDARD):
+        _compiled(path, draft / "app" / path.parent.name / path.name)
+    elif path.suffix == ".py":
+        _compiled(path, draft / "lib" / _VERSION / path.relative_to(_STANDARD))
+    else:
+        _place(str(path), draft / sys.platlibdir / _VERSION / "lib-dynload" / path.name)
+
+
+def _compiled(path: Path, target: Path) -> None:
+    _place(str(path), target)
+    py_compile.compile(str(target), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+
+
+def _place(source: str, target: Path) -> None:
+    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)

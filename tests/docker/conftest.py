@@ -1,0 +1,43 @@
+"""A Docker Engine of the tests' own, with an image to start from; skipped where there is none to be had."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from benchmarks.dockerd import DEFAULT_SOCKET, Docker, running_docker
+from forkyard.sandbox.docker import DockerProvider
+from tests.docker.parts import BASE
+from tests.docker.rootfs import root_archive
+
+
+@pytest.fixture(scope="session")
+def installed() -> None:
+    if shutil.which("dockerd") is None and not DEFAULT_SOCKET.exists():
+        pytest.skip("Docker is not installed (apt-get install docker.io)")
+
+
+@pytest.fixture(scope="session")
+def base_archive(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("base") / "base.tar"
+    path.write_bytes(root_archive())
+    return path
+
+
+@pytest.fixture(scope="session")
+def engine(base_archive: Path) -> Iterator[Docker]:
+    with running_docker(base_archive, BASE) as found:
+        if found is None:
+            pytest.skip("no Docker is to be had here (apt-get install docker.io)")
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def docker(engine: Docker, home: Path) -> AsyncIterator[DockerProvider]:
+    async with DockerProvider(home / "docker", engine.address) as provider:
+        yield provider
+        assert await provider.sandboxes() == []

@@ -256,3 +256,16 @@ async def test_a_command_cancelled_while_its_message_is_sent_harms_no_other(loca
         task.cancel()
         await asyncio.wait([task])
     assert (await sandbox.run("echo ok")).stdout == "ok\n"
+
+
+@pytest.mark.parametrize("user", ["root", "65534"])
+async def test_a_command_starts_with_no_signal_ignored_or_blocked(local: LocalProvider, user: str) -> None:
+    if user != "root" and not local.yard.many_users:
+        pytest.skip("this user has no subordinate ids, so only root exists inside")
+    sandbox = await local.create(SandboxSpec(image="host"))
+    result = await sandbox.run(["cat", "/proc/self/status"], user=user)
+    status = dict(line.split(":\t") for line in result.stdout.splitlines() if line.startswith("Sig"))
+    of_the_c_library = 1 << 31 | 1 << 32
+    assert int(status["SigBlk"], 16) == 0
+    assert int(status["SigIgn"], 16) & ~of_the_c_library == 0
+    await sandbox.close()

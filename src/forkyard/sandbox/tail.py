@@ -35,12 +35,13 @@ class Tail:
         self._spend = spend
         self._chunks: deque[bytearray] = deque()  # none much smaller than CHUNK, however small the pieces come
         self._kept = 0
-        self._finished = False
+        self._finished = self._heard = False
         self._loop = asyncio.get_running_loop()
         self.total = 0
         self._listening = self._loop.call_later(PATIENCE, self._listen)
 
     def _listen(self) -> None:
+        self._heard = True
         self._loop.add_reader(self._fd, self._read)
 
     @property
@@ -67,7 +68,8 @@ class Tail:
         """Stop reading."""
         if self._fd >= 0:
             self._listening.cancel()
-            self._loop.remove_reader(self._fd)
+            if self._heard:
+                self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
@@ -120,7 +122,7 @@ class Allowance:
 class Listener:
     """Passes output on to `on_output`. The first error it raises is kept, `stop` is called, and it hears no more."""
 
-    def __init__(self, on_output: OnOutput | None, stop: Callable[[], None]) -> None:
+    def __init__(self, on_output: OnOutput | None, stop: Callable[[], object]) -> None:
         self._on_output, self._stop = on_output, stop
         self.error: Exception | None = None
 

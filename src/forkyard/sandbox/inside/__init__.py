@@ -9,3 +9,8 @@ It is imported there as `inside`, from the end of the module path: beside it are
 import os
 
 PLACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # what has to be in the module path for that
+# How the program of a spawner begins, whose second argument is that place. Nothing inside is compressed, and what
+# tarfile loads for that would be in the memory of every sandbox.
+BEGIN = (
+    "import sys; sys.modules.update(bz2=None, lzma=None); sys.path.append(sys.argv[2]); from inside import spawner; "
+)

@@ -32,11 +32,11 @@ def run(request: dict[str, Any], fd: int) -> None:
     """Do one errand in a forked child of the spawner, and end."""
     try:
         if request["op"] == "watch":  # as long as the owner, for sandboxes that outlive the spawner
-            kernel.close_all_but({fd})
+            kernel.close_all_but(fd)
             watcher.watch(fd)
             return
         kernel.die_with_parent()
-        kernel.close_all_but({fd})
+        kernel.close_all_but(fd)
         os.setpriority(os.PRIO_PROCESS, 0, 0)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a walk holds some for each level of a tree

@@ -13,6 +13,7 @@ _X86 = platform.machine() == "x86_64"
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 _CLONE_PIDFD = 0x1000
+_SIGCHLD = 17
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 4096, 8192, 16384, 1 << 18
@@ -38,28 +39,29 @@ _TRIES = 1000
 _libc = ctypes.CDLL(None, use_errno=True)
 # The interpreter lock is kept across clone3: the child comes back into the same, single, thread.
 _pylibc = ctypes.PyDLL(None, use_errno=True)
+_umount = _libc.umount2  # looked up once, and not in each fork
 
 
-def _check(result: int, what: str) -> int:
+def _check(result: int, what: str, *details: object) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{what.format(*details)}: {os.strerror(number)}")
     return result
 
 
 def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else os.fsencode(text)
+    return None if text is None else text.encode(errors="surrogateescape")
 
 
 def mount(source: str | None, target: str, fstype: str | None, flags: int = 0, data: str | None = None) -> None:
     """mount(2)."""
     result = _libc.mount(_bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), _bytes(data))
-    _check(result, f"mount {fstype or 'bind'} on {target}")
+    _check(result, "mount {} on {}", fstype or "bind", target)
 
 
 def unmount(target: str) -> None:
     """umount2(2), detaching."""
-    _check(_libc.umount2(_bytes(target), MNT_DETACH), f"unmount {target}")
+    _check(_umount(_bytes(target), MNT_DETACH), "unmount {}", target)
 
 
 def pivot_into(root: str) -> None:
@@ -85,17 +87,20 @@ class _CloneArgs(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in _names.split()]
 
 
+_pidfd = ctypes.c_int(-1)
+_clone_args = _CloneArgs(exit_signal=_SIGCHLD, pidfd=ctypes.addressof(_pidfd))
+
+
 def fork_into(flags: int) -> tuple[int, int]:
     """Fork into new namespaces.
 
     Returns (pid, pidfd) in the parent and (0, -1) in the child. For single-threaded callers only.
     """
-    pidfd = ctypes.c_int(-1)
-    arguments = _CloneArgs(flags=flags | _CLONE_PIDFD, exit_signal=17, pidfd=ctypes.addressof(pidfd))
+    _clone_args.flags = flags | _CLONE_PIDFD
     # The interpreter's own after-fork work is left out: it renews what other threads held, and there are none. It
     # would cost a fifth of the whole fork in copied pages.
-    pid = _check(_pylibc.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)), "clone3")
-    return (pid, pidfd.value) if pid else (0, -1)
+    pid = _check(_pylibc.syscall(_SYS_CLONE3, ctypes.byref(_clone_args), ctypes.sizeof(_clone_args)), "clone3")
+    return (pid, _pidfd.value) if pid else (0, -1)
 
 
 def bind_idmapped(source: str, target: str, userns_fd: int) -> None:
@@ -104,7 +109,7 @@ def bind_idmapped(source: str, target: str, userns_fd: int) -> None:
     try:
         attributes = ctypes.create_string_buffer(struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, userns_fd), 32)
         result = _libc.syscall(_SYS_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, 32)
-        _check(result, f"mount_setattr(idmap) of {source}")
+        _check(result, "mount_setattr(idmap) of {}", source)
         _check(_libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, _bytes(target), 4), "move_mount")
     finally:
         os.close(tree)
@@ -114,7 +119,7 @@ def make_read_only(target: str) -> None:
     """Take writing away from a mount, whatever its other properties are (Linux 5.12)."""
     attributes = ctypes.create_string_buffer(struct.pack("QQQQ", _ATTR_RDONLY, 0, 0, 0), 32)
     result = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, _bytes(target), 0, attributes, 32)
-    _check(result, f"mount_setattr(read-only) of {target}")
+    _check(result, "mount_setattr(read-only) of {}", target)
 
 
 def open_beneath(base: int, path: str, flags: int, resolve: int) -> int:
@@ -130,23 +135,31 @@ def open_beneath(base: int, path: str, flags: int, resolve: int) -> int:
     raise OSError(number, os.strerror(number), path)
 
 
-def close_all_but(keep: set[int]) -> None:
-    """Close every descriptor above 2 that is not in `keep`."""
+def close_all_but(*keep: int) -> None:
+    """Close every descriptor above 2 that is not in `keep`, whose numbers ascend."""
     start = 3
-    for fd in [*sorted(keep), None]:
-        end = 0x7FFFFFFF if fd is None else fd - 1
-        if start <= end:
-            _check(_libc.syscall(_SYS_CLOSE_RANGE, start, end, 0), "close_range")
-        if fd is not None:
-            start = fd + 1
+    for fd in (*keep, 0x7FFFFFFF):  # os.closerange would try each, in a Python built for an older C library
+        if start < fd:
+            _check(_libc.syscall(_SYS_CLOSE_RANGE, start, fd - 1, 0), "close_range")
+        start = fd + 1
+
+
+_SIG_BLOCK, _SFD_NONBLOCK = 0, 0o4000
+_CHILD_ENDED = ctypes.create_string_buffer(struct.pack("Q", 1 << (_SIGCHLD - 1)), 128)  # as a set of signals
+
+
+def ends_of_children() -> int:
+    """A descriptor, never blocking, that can be read when a child has ended: signalfd(2), with the signal blocked."""
+    _libc.signal(_SIGCHLD, None)  # its default, not ignored: children wait to be reaped
+    _check(_libc.sigprocmask(_SIG_BLOCK, _CHILD_ENDED, None), "sigprocmask")
+    return _check(_libc.signalfd(-1, _CHILD_ENDED, _SFD_NONBLOCK | _O_CLOEXEC), "signalfd")
 
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 
 
-class _CapHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+_CAP_HEADER = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0), 8)  # version 3, of this process
 
 
 def drop_bounding_set(keep: frozenset[int]) -> None:
@@ -158,10 +171,9 @@ def drop_bounding_set(keep: frozenset[int]) -> None:
 
 def keep_capabilities(keep: frozenset[int]) -> None:
     """Drop every capability not in `keep`."""
-    low = sum(1 << c for c in keep if c < 32)
-    high = sum(1 << (c - 32) for c in keep if c >= 32)
-    data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
-    _check(_libc.syscall(_SYS_CAPSET, ctypes.byref(_CapHeader(0x20080522, 0)), data), "capset")
+    high, low = divmod(sum(map((1).__lshift__, keep)), 1 << 32)
+    data = struct.pack("6I", low, low, 0, high, high, 0)  # effective, permitted and inheritable
+    _check(_libc.syscall(_SYS_CAPSET, _CAP_HEADER, data), "capset")
 
 
 def no_new_privileges() -> None:
@@ -190,11 +202,10 @@ def rename_process(name: bytes) -> None:
 
 
 class _FilterProgram(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
 def install_filter(program: bytes) -> None:
     """Install a seccomp filter (8 bytes an instruction) on this process and its descendants."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-    described = _FilterProgram(len(program) // 8, ctypes.addressof(buffer))
+    described = _FilterProgram(len(program) // 8, program)
     _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(described), 0, 0), "seccomp")

@@ -21,11 +21,8 @@ def open_score() -> int:
 
 
 @contextmanager
-def first_to_go(score: int | None) -> Iterator[None]:
-    """What is started meanwhile is killed before this process is; without a score nothing is done."""
-    if score is None:
-        yield
-        return
+def first_to_go(score: int) -> Iterator[None]:
+    """What is started meanwhile is killed before this process is."""
     os.pwrite(score, _FIRST, 0)
     try:
         yield

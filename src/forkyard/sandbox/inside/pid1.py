@@ -40,6 +40,9 @@ _REHEARSED: list[dict[str, Any]] = [
     {"op": "run", "id": 2, "argv": ["/dev/null/none"], "env": {}, "cwd": "/", "user": ""},
 ]
 _LIMITS_NAME = b"Max msgqueue size"
+_MSGQUEUE = int(resource.RLIMIT_MSGQUEUE)
+# All that can be set to their default: the C library then needs no call to ask for each.
+_SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
 
 class Pid1:
@@ -56,21 +59,19 @@ class Pid1:
         _, self._highest_tag = resource.getrlimit(resource.RLIMIT_MSGQUEUE)
         if self._highest_tag < 0 or self._highest_tag > 1 << 40:
             self._highest_tag = 1 << 40
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ends = kernel.ends_of_children()
 
     def serve(self) -> None:
         """Answer requests and reap children until the host goes away."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the spawner ignores it
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._ends, select.POLLIN)
         while True:
             ready = poll.poll(None if self._stopped_before is None else 1000 * halt.AGAIN)
             if not ready:
                 halt.stop_again()
             for fd, _ in ready:
-                if fd == self._wake_read:
+                if fd == self._ends:
                     self._reap()
                 elif not self._request():
                     return
@@ -87,8 +88,7 @@ class Pid1:
                 wire.receive(ours)
             self._reap()
         resource.setrlimit(resource.RLIMIT_MSGQUEUE, (self._highest_tag, self._highest_tag))  # no command's mark
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        os.close(self._ends)
 
     def _reply(self, request: int, event: str, fds: list[int] | None = None, **fields: Any) -> None:
         message = {"id": request, "event": event, "fds": len(fds or []), **fields}
@@ -96,7 +96,7 @@ class Pid1:
 
     def _reap(self) -> None:
         with suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
+            os.read(self._ends, 4096)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -146,8 +146,7 @@ class Pid1:
             raise ValueError(f"{len(fds)} descriptors where {message['op']!r} has {operation.brings}")
         match operation.event:
             case "exited":
-                with oom.first_to_go(self._oom_score):
-                    self._commands[self._start(message, fds)] = request
+                self._commands[self._start(message, fds)] = request
             case "opened":
                 opened = self._open(message)
                 fds += opened  # closed with what came
@@ -157,8 +156,12 @@ class Pid1:
                 self._reply(request, "done")
 
     def _start(self, message: dict[str, Any], fds: list[int]) -> int:
-        """The process whose end is the answer."""
-        return self._spawn(message, fds) if message["op"] == "run" else self._work(message, fds)
+        """The process whose end is the answer; where memory can be full, it is to be killed before this one is."""
+        start = self._spawn if message["op"] == "run" else self._work
+        if self._oom_score is None:
+            return start(message, fds)
+        with oom.first_to_go(self._oom_score):
+            return start(message, fds)
 
     def _open(self, message: dict[str, Any]) -> list[int]:
         """The descriptors that are the answer."""
@@ -205,7 +208,7 @@ class Pid1:
         """Mark what is started next: a soft limit nobody uses is inherited by the whole tree, detached or not."""
         self._counter = (self._counter + 1) % _TAGS
         value = self._highest_tag - 1 - self._counter
-        resource.setrlimit(resource.RLIMIT_MSGQUEUE, (value, self._highest_tag))
+        resource.setrlimit(_MSGQUEUE, (value, self._highest_tag))
         self._tags[request] = value
 
     def _spawn(self, message: dict[str, Any], fds: list[int]) -> int:
@@ -226,10 +229,10 @@ class Pid1:
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)],
                 setsid=True,
                 setsigmask=(),
-                setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
+                setsigdef=_SIGNALS,
             )
         finally:
-            os.chdir("/")
+            _leave(message["cwd"])
 
     def _work(self, message: dict[str, Any], fds: list[int]) -> int:
         enter(message["cwd"])
@@ -237,20 +240,20 @@ class Pid1:
             self._tag(message["id"])
             return self._fork(fds, lambda: os._exit(archives.serve(message)))
         finally:
-            os.chdir("/")
+            _leave(message["cwd"])
 
     def _fork(self, fds: list[int], then: Any) -> int:
         pid = os.fork()
         if pid:
             return pid
         try:
-            signal.set_wakeup_fd(-1)
-            for inherited in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            for inherited in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(inherited, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.setsid()
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
-            kernel.close_all_but(set())  # the socket to the host above all
+            kernel.close_all_but()  # the socket to the host above all
             then()
         except OSError as err:
             os.write(2, f"forkyard: {err.filename or ''}: {err.strerror}\n".encode(errors="replace"))
@@ -322,17 +325,24 @@ class _CwdError(OSError):
 
 def enter(cwd: str) -> None:
     """Go to the working directory of a command; an error there is told apart from one of the command itself."""
+    if cwd == "/":  # where PID 1 always is
+        return
     try:
         os.chdir(cwd)
     except OSError as err:
         raise _CwdError(err.errno, err.strerror, cwd) from None
 
 
+def _leave(cwd: str) -> None:
+    if cwd != "/":
+        os.chdir("/")
+
+
 def find(program: str, path: str) -> str:
     """The file a command name stands for, as a shell would look it up."""
     if "/" in program:
         return program
-    candidates = [os.path.join(directory or ".", program) for directory in path.split(":")]
+    candidates = [f"{directory or '.'}/{program}" for directory in path.split(":")]
     for candidate in candidates:
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
             return candidate

@@ -33,6 +33,7 @@ NOTHING = f"{ASIDE}/nothing"
 OPEN_FILES = 65536
 HURRY = -15  # how nice the spawner is, and a sandbox until its walls are closed
 FILTER = filter_program()
+_INET, _DATAGRAM = int(socket.AF_INET), int(socket.SOCK_DGRAM)
 # Docker's default set without raw sockets and device nodes (and without setfcap, useless here).
 CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29})
 
@@ -200,9 +201,10 @@ def _read_only(path: str) -> None:
 
 
 def _loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        set_flags, up_and_running = 0x8914, 1 | 64
-        fcntl.ioctl(control, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
+    set_flags, up_and_running = 0x8914, 1 | 64
+    control = socket.SocketType(_INET, _DATAGRAM)
+    fcntl.ioctl(control, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
+    control.close()
 
 
 def _write_proc(path: str, value: str) -> None:

@@ -28,14 +28,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import PLACE, errands, kernel, pid1, rootfs, wire
+from . import BEGIN, PLACE, errands, kernel, pid1, rootfs, wire
 
 _NUMBERS = itertools.count()
 _NAME = b"forkyard"
-_AGAIN = (
-    "import sys; sys.path.append(sys.argv[2]); from inside import spawner; "
-    "spawner.go_on(*map(int, sys.argv[1:2] + sys.argv[3:]))"
-)
+_AGAIN = BEGIN + "spawner.go_on(*map(int, sys.argv[1:2] + sys.argv[3:]))"
 
 
 class First(NamedTuple):
@@ -138,19 +135,18 @@ def _forget_terminal() -> None:
 
 
 def _answer(control: socket.socket, janitor: int, hidden: rootfs.Hidden, first: First) -> None:
+    """Fork whenever it is asked for, in as few steps as can be.
+
+    Each page written here after a fork is one of which that fork keeps the old copy for itself.
+    """
     flags = kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNET | kernel.NEWCGROUP
     while True:
         message, ancillary = wire.receive_some(control, 1 << 16)
         if not message:
             return
-        request = json.loads(message)
-        if request["op"] == "purge":
-            with suppress(BrokenPipeError):  # without a janitor the trash waits for the next engine
-                os.write(janitor, b"x")
-            continue
         fds = wire.received_fds(ancillary)
-        if request["op"] != "spawn":
-            _send_out(request, fds[0])
+        if message != wire.SPAWN:
+            _serve_otherwise(json.loads(message), fds, janitor)
             continue
         try:
             pid, pidfd = kernel.fork_into(flags)
@@ -159,10 +155,18 @@ def _answer(control: socket.socket, janitor: int, hidden: rootfs.Hidden, first: 
         else:
             if pid == 0:
                 _become_sandbox(fds[0], fds[1:], hidden, first)
-            control.sendmsg([json.dumps({"pid": pid}).encode()], wire.ancillary([pidfd]))
+            control.sendmsg([b'{"pid": %d}' % pid], wire.ancillary([pidfd]))
             os.close(pidfd)
         for fd in fds:
             os.close(fd)
+
+
+def _serve_otherwise(request: dict[str, Any], fds: list[int], janitor: int) -> None:
+    if request["op"] == "purge":
+        with suppress(BrokenPipeError):  # without a janitor the trash waits for the next engine
+            os.write(janitor, b"x")
+    else:
+        _send_out(request, fds[0])
 
 
 def _send_out(request: dict[str, Any], fd: int) -> None:
@@ -181,7 +185,7 @@ def _become_sandbox(fd: int, groups: list[int], hidden: rootfs.Hidden, first: Fi
     try:
         for group in groups:  # moving oneself is the one way that waits for nobody
             os.write(group, b"0")
-        kernel.close_all_but({fd})
+        kernel.close_all_but(fd)
         rootfs.prepare(hidden)
         first.serve(sock)
     except Exception as err:  # noqa: BLE001 - whatever it is, the host is told; it finds the socket closed after it

@@ -11,10 +11,30 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("<I")
+_DECODE = json.JSONDecoder().raw_decode
 MAX_FDS = 4
+SPAWN = b'{"op": "spawn"}'  # to the spawner, as all its requests with descriptors beside it
+# Plain numbers: what Python makes of two flags of an enumeration takes longer than the call they are for.
+_CLOEXEC, _LOST, _WHOLE = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC), int(socket.MSG_WAITALL)
+_SOCKET, _RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
+_ROOM = socket.CMSG_SPACE(4 * MAX_FDS)
+
+
+def _encoder() -> Callable[[Any], str]:
+    """One encoder for all messages: a JSONEncoder makes a new one for each, in a twentieth of PID 1's memory."""
+    plain = json.JSONEncoder()
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return plain.encode
+    encode = make(None, plain.default, json.encoder.encode_basestring_ascii, None, ": ", ", ", False, False, True)
+    return lambda message: "".join(encode(message, 0))
+
+
+_ENCODE = _encoder()
 
 
 class Operation(NamedTuple):
@@ -48,8 +68,17 @@ UNKNOWN = Operation("failed")  # whatever it is, it can be answered by that alon
 
 def encode(message: dict[str, Any]) -> bytes:
     """A message with its length in front."""
-    payload = json.dumps(message).encode()
+    payload = _ENCODE(message).encode()
     return _LENGTH.pack(len(payload)) + payload
+
+
+def decode(payload: bytes | bytearray) -> Any:
+    """What one message says; ValueError when it is not one JSON value and nothing else."""
+    text = payload.decode()
+    value, end = _DECODE(text)
+    if end != len(text):
+        raise ValueError("a message with something behind it")
+    return value
 
 
 def split(buffer: bytearray, limit: int) -> list[dict[str, Any]]:
@@ -62,7 +91,7 @@ def split(buffer: bytearray, limit: int) -> list[dict[str, Any]]:
         if len(buffer) < _LENGTH.size + length:
             break
         try:
-            message = json.loads(bytes(buffer[_LENGTH.size : _LENGTH.size + length]))
+            message = decode(buffer[_LENGTH.size : _LENGTH.size + length])
         except RecursionError:
             raise ValueError("a message of too many levels") from None
         if not isinstance(message, dict):
@@ -95,22 +124,24 @@ def _is_number(value: Any) -> bool:
 
 def ancillary(fds: list[int]) -> list[tuple[int, int, bytes]]:
     """Control data that carries descriptors."""
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+    return [(_SOCKET, _RIGHTS, array.array("i", fds).tobytes())] if fds else []
 
 
 def received_fds(control: list[tuple[int, int, bytes]]) -> list[int]:
     """The descriptors in received control data."""
+    if not control:
+        return []
     fds = array.array("i")
     for level, kind, data in control:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+        if level == _SOCKET and kind == _RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return list(fds)
 
 
 def receive_some(sock: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[tuple[int, int, bytes]]]:
     """recvmsg(2) with room for descriptors, which no program executed later inherits."""
-    data, control, told, _ = sock.recvmsg(size, socket.CMSG_SPACE(4 * MAX_FDS), flags | socket.MSG_CMSG_CLOEXEC)
-    if told & socket.MSG_CTRUNC:  # this process has no room for them: a command would get the wrong ones
+    data, control, told, _ = sock.recvmsg(size, _ROOM, flags | _CLOEXEC)
+    if told & _LOST:  # this process has no room for them: a command would get the wrong ones
         for fd in received_fds(control):
             os.close(fd)
         raise OSError(errno.EMFILE, "descriptors were lost")
@@ -121,19 +152,20 @@ def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
     """Send one message from a blocking socket."""
     data = encode(message)
     sent = sock.sendmsg([data], ancillary(fds))
-    sock.sendall(data[sent:])
+    if sent < len(data):
+        sock.sendall(data[sent:])
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Receive one message on a blocking socket; None at end of file."""
-    head, control = receive_some(sock, _LENGTH.size, socket.MSG_WAITALL)
+    head, control = receive_some(sock, _LENGTH.size, _WHOLE)
     if len(head) < _LENGTH.size:
         return None
     (left,) = _LENGTH.unpack(head)
-    payload = bytearray()
+    payload = sock.recv(left, _WHOLE)
     while left > len(payload):  # a signal may cut a waiting receive short
-        piece = sock.recv(left - len(payload), socket.MSG_WAITALL)
+        piece = sock.recv(left - len(payload), _WHOLE)
         if not piece:
             return None
         payload += piece
-    return json.loads(payload), received_fds(control)
+    return decode(payload), received_fds(control)

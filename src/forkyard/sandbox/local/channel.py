@@ -13,10 +13,18 @@ from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox.inside import wire
 
 REPLY_LIMIT = 64 << 10
-REPLY_TIMEOUT = 60.0
+REPLY_TIMEOUT = ROOM_TIMEOUT = 60.0
 TEXT_LIMIT = 4000
 
 Reply = tuple[dict[str, Any], list[int]]
+
+
+class Interrupted(Exception):
+    """The wait for an answer was ended before it came: it comes to `later`."""
+
+    def __init__(self, later: asyncio.Future[Reply]) -> None:
+        super().__init__()
+        self.later = later
 
 
 class CwdError(OSError):
@@ -44,6 +52,7 @@ class Channel:
         self._forgotten: dict[int, str] = {}  # requests whose answers will be thrown away
         self._next = 0
         self._sending = asyncio.Lock()
+        self._late = 0  # how many wait for it
         self._room = asyncio.Event()  # in the socket, for whoever sends
         self._on_end = on_end
         self.ended: str | None = None
@@ -81,19 +90,45 @@ class Channel:
             raise
         return answer
 
+    def interrupt(self, request: int) -> bool:
+        """Raise Interrupted where this answer is waited for; whether anybody still did."""
+        op, answer = self._waiting.get(request, ("", None))
+        if answer is None or answer.done():
+            return False
+        later: asyncio.Future[Reply] = self._loop.create_future()
+        self._waiting[request] = op, later
+        answer.set_exception(Interrupted(later))
+        answer.exception()  # seen: its waiter may be cancelled before it gets it
+        return True
+
     def forget(self, request: int) -> None:
         """Nobody waits for the answer to this request any more."""
         if waiting := self._waiting.pop(request, None):
             self._forgotten[request] = waiting[0]
 
     async def send(self, message: dict[str, Any], fds: list[int]) -> None:
-        """Send one message and wait for no answer. Once begun it is sent whole, also when the caller is cancelled."""
+        """Send one message and wait for no answer; TimeoutError when there is no room for it.
+
+        Once begun it is sent whole, also when the caller is cancelled.
+        """
         data = memoryview(wire.encode(message))
-        await self._sending.acquire()
-        left = data
+        busy = self._late or self._sending.locked()
+        left = data if busy else self._put(data, fds)
+        if left:
+            async with asyncio.timeout(ROOM_TIMEOUT):
+                await self._send_late(data, left, fds)
+
+    async def _send_late(self, data: memoryview, left: memoryview, fds: list[int]) -> None:
+        """Send a message of which `left` is still to go, when the one before has gone and there is room."""
+        self._late += 1
         try:
-            while len(left := self._put(data, fds)) == len(data):
+            await self._sending.acquire()
+        finally:
+            self._late -= 1
+        try:
+            while len(left) == len(data):
                 await self._writable()
+                left = self._put(data, fds)
         finally:
             if not 0 < len(left) < len(data):
                 self._sending.release()

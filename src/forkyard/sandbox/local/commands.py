@@ -10,13 +10,12 @@ from functools import cache
 from typing import Any
 
 from forkyard.errors import SandboxError, SandboxLost
-from forkyard.sandbox.local.channel import Channel, checked
+from forkyard.sandbox.local.channel import Channel, Interrupted, checked
 from forkyard.sandbox.tail import CHUNK, Allowance, Listener, Tail
 from forkyard.sandbox.values import OnOutput, ProgramResult
 
 HELD = 64  # pipes of leftover children that the host keeps reading, in each sandbox
 KILL_TIMEOUT = 5.0
-START_TIMEOUT = 60.0
 
 
 class Commands:
@@ -52,17 +51,18 @@ class Commands:
         """
         request = self._channel.new_id()
         spend = self.allowance.spend if self.allowance and op == "run" else None
-        pipes = _Pipes(stdin, limits, on_output, stop_at_limit, spend)
+        early = _Early(self._channel, request)
+        pipes = _Pipes(stdin, limits, on_output, stop_at_limit, spend, early.enough)
         try:
-            async with asyncio.timeout(START_TIMEOUT):
-                answer = await self._channel.post(request, op, pipes.theirs, **fields)
+            answer = await self._channel.post(request, op, pipes.theirs, **fields)
             pipes.started()
-            ends: set[asyncio.Future[Any]] = {answer, pipes.enough}
-            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            timed_out = not any(end.done() for end in ends)
-            if not answer.done():
+            early.after(timeout)
+            try:
+                reply = await answer
+            except Interrupted as interrupted:
                 await self._kill(request)
-            status = int(checked(await answer)[0]["status"])
+                reply = await interrupted.later
+            status = int(checked(reply)[0]["status"])
         except asyncio.CancelledError:
             with suppress(SandboxError):
                 await self._kill(request)
@@ -71,13 +71,14 @@ class Commands:
             self._give_up("it takes no commands any more")
             raise SandboxLost("the sandbox takes no commands any more") from None
         finally:
+            early.cancel()
             self._channel.forget(request)
             kept = pipes.finish()
             self._hold([*self._readers, *pipes.readers])
         if pipes.listener.error:
             raise pipes.listener.error
         (out, out_total), (err, err_total) = kept
-        return ProgramResult(status, out, err, out_total, err_total, timed_out)
+        return ProgramResult(status, out, err, out_total, err_total, early.timed_out)
 
     async def _kill(self, request: int) -> None:
         """End a command's whole tree. A PID 1 that does not answer was brought to a halt, and the sandbox ends."""
@@ -95,6 +96,36 @@ class Commands:
         self._readers = still[-HELD:]
 
 
+class _Early:
+    """Ends the wait for a command that has not ended: at its deadline, or when there is enough of its output."""
+
+    def __init__(self, channel: Channel, request: int) -> None:
+        self._channel, self._request = channel, request
+        self._deadline: asyncio.TimerHandle | None = None
+        self._over = False
+        self.timed_out = False
+
+    def after(self, timeout: float | None) -> None:
+        """Set the deadline."""
+        if timeout is not None:
+            self._deadline = asyncio.get_running_loop().call_later(timeout, self._late)
+
+    def _late(self) -> None:
+        self.timed_out = self.enough()
+
+    def enough(self) -> bool:
+        """Wait no longer; whether this ended the wait."""
+        if self._over:
+            return False
+        self._over = self._channel.interrupt(self._request)
+        return self._over
+
+    def cancel(self) -> None:
+        """The command has ended."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
 class _Pipes:
     """A command's three standard streams: the host's ends, and for a while the command's."""
 
@@ -105,10 +136,11 @@ class _Pipes:
         on_output: OnOutput | None,
         stop_at_limit: bool,
         spend: Callable[[int], None] | None,
+        enough: Callable[[], object],
     ) -> None:
-        self.enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # of its output: to be killed
-        self.listener = Listener(self._limited if stop_at_limit else on_output, self._stop)
+        self.listener = Listener(self._limited if stop_at_limit else on_output, enough)
         self._spend = spend
+        self._enough = enough  # of its output: it is to be killed
         self._feeder: _Feeder | None = None
         self.theirs: list[int] = []
         self.readers: list[Tail] = []
@@ -134,11 +166,7 @@ class _Pipes:
 
     def _limited(self, stream: str, data: bytes) -> None:
         if stream == "stdout" and self.readers[0].over:
-            self._stop()
-
-    def _stop(self) -> None:
-        if not self.enough.done():
-            self.enough.set_result(None)
+            self._enough()
 
     def started(self) -> None:
         """The command has its ends now: close ours of them, and feed it."""

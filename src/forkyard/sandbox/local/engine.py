@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, EngineLost, SandboxError
-from forkyard.sandbox.inside import PLACE, wire
+from forkyard.sandbox.inside import BEGIN, PLACE, wire
 from forkyard.sandbox.local.cgroups import Group, Groups
 from forkyard.sandbox.local.diskwatch import DiskWatch
 from forkyard.sandbox.local.idmap import IdMap
@@ -31,10 +31,7 @@ _ROOM = (
     "close sandboxes that are not needed, or raise the bound that was met: open files (ulimit -n), processes "
     "(ulimit -u, sysctl kernel.pid_max), namespaces (sysctl user), memory"
 )
-PROGRAM = (
-    "import sys; sys.path.append(sys.argv[2]); from inside import spawner; control = int(sys.argv[1]); "
-    "spawner.main(control, spawner.configuration(control))"
-)
+PROGRAM = BEGIN + "control = int(sys.argv[1]); spawner.main(control, spawner.configuration(control))"
 
 
 Answer = tuple[dict[str, Any], list[int]]
@@ -150,7 +147,7 @@ class Engine:
                     raise EngineLost("the engine's spawner is gone")
                 self._expected.append(expected)
                 with group.entrances() as entrances:
-                    self._control.sendmsg([b'{"op": "spawn"}'], wire.ancillary([theirs.fileno(), *entrances]))
+                    self._control.sendmsg([wire.SPAWN], wire.ancillary([theirs.fileno(), *entrances]))
                 answer, fds = await expected
         except OSError as err:
             ours.close()

@@ -77,7 +77,7 @@ class Outlet:
         elif self._door is not None:
             await self._door.change(network)
         elif network.mode != "none":
-            self._door = Door(await _free_port(channel), network, visits=self.visits)
+            self._door = Door(await free_port(channel), network, visits=self.visits)
 
     async def _shut(self) -> None:
         await self._without_door()
@@ -94,7 +94,8 @@ class Outlet:
             await public.close()
 
 
-async def _free_port(channel: Channel) -> socket.socket:
+async def free_port(channel: Channel) -> socket.socket:
+    """A listening socket on a sandbox's loopback, at `DOOR_PORT` unless something inside has that; SandboxError."""
     try:
         return await open_port(channel, DOOR_PORT)
     except SandboxLost:

@@ -52,13 +52,11 @@ class Guard(pid1.Pid1):
 
     def serve(self) -> None:
         """Answer requests and reap children until the host, or gVisor, goes away."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self._poll.register(self._wake_read, select.POLLIN)
+        self._poll.register(self._ends, select.POLLIN)
         self._poll.register(self._sock, select.POLLIN)
         while True:
             for fd, _ in self._poll.poll():
-                if fd == self._wake_read:
+                if fd == self._ends:
                     self._reap()
                 elif not (self._request() if fd == self._sock.fileno() else self._hear()):
                     return

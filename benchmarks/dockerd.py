@@ -75,26 +75,29 @@ class Docker:
 
 
 @contextmanager
-def running_docker(archive: Path, image: str) -> Iterator[Docker | None]:
+def running_docker(archive: Path, image: str, *, bridge: bool = False) -> Iterator[Docker | None]:
     """A Docker with `archive` imported as `image`; None, with the reason said, where there is none to be had."""
     if _answers(DEFAULT_SOCKET):
         yield _with_image(Docker(DEFAULT_SOCKET), DEFAULT_SOCKET, archive, image)
         return
-    with tempfile.TemporaryDirectory(prefix="forkyard-dockerd-") as name, started_docker(Path(name)) as daemon:
+    with (
+        tempfile.TemporaryDirectory(prefix="forkyard-dockerd-") as name,
+        started_docker(Path(name), bridge=bridge) as daemon,
+    ):
         yield None if daemon is None else _with_image(Docker(daemon.socket), daemon.socket, archive, image)
 
 
 class Daemon:
     """A dockerd of our own, over a directory that may be another's before and after it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, bridge: bool = False) -> None:
         self.socket = directory / "docker.sock"
         self._directory, self._log = directory, directory / "log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 ["dockerd", "-H", f"unix://{self.socket}", "--data-root", f"{directory}/data"]
                 + ["--exec-root", f"{directory}/exec", "--pidfile", f"{directory}/pid"]
-                + ["--bridge=none", "--iptables=false"],
+                + ([] if bridge else ["--bridge=none", "--iptables=false"]),
                 stdout=log,
                 stderr=log,
             )
@@ -122,13 +125,13 @@ class Daemon:
 
 
 @contextmanager
-def started_docker(directory: Path) -> Iterator[Daemon | None]:
-    """A dockerd over a directory; None, with the reason said, where there is none to be had."""
+def started_docker(directory: Path, bridge: bool = False) -> Iterator[Daemon | None]:
+    """A dockerd over a directory, with its network when told; None, with the reason said, where there is none."""
     if shutil.which("dockerd") is None:
         print("Docker is not installed (apt-get install docker.io): going on without it")
         yield None
         return
-    daemon = Daemon(directory)
+    daemon = Daemon(directory, bridge)
     try:
         reason = daemon.wait_until_ready()
         if reason is not None:

@@ -52,7 +52,7 @@ async def image_for(task: vf.Task) -> str:
 async def main() -> None:
     """Play each command once, all at the same time."""
     async with vf.LocalProvider() as provider:
-        configs = [vf.AgentConfig(Shell(command), provider, image_for) for command in COMMANDS.values()]
+        configs = [vf.Seat(Shell(command), provider, image_for) for command in COMMANDS.values()]
         plays = [vf.SingleAgentEnv().run_episode(TASKS[0], vf.Slot(), {"agent": config}) for config in configs]
         for name, episode in zip(COMMANDS, await asyncio.gather(*plays), strict=True):
             for trace in episode.traces:

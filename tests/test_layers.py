@@ -17,6 +17,7 @@ LAYERS = (
     ("image", "model"),
     ("task",),
     ("harness", "gateway"),
+    ("tools",),
     ("grade",),
     ("env",),
     ("run", "report"),

@@ -39,7 +39,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_harness_of_an_installed_package_is_made_by_its_name() -> None:
     harness = make_harness("idle", {"hours": "2.5"})
     assert (harness.name, vars(harness)) == ("idle", {"hours": 2.5})
-    with pytest.raises(ConfigError, match="known are bash, nop, oracle, scripted, idle, lost, or give"):
+    with pytest.raises(ConfigError, match="known are bash, .*scripted, idle, lost, or give"):
         make_harness("zzz")
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from forkyard.values import backoff, counted, first_names, nearest, one_line
+import pytest
+from pydantic import BaseModel, ValidationError, model_validator
+
+from forkyard.values import backoff, counted, first_names, nearest, number, one_line, validation_problems
 
 
 def test_one_line_escapes_line_ends() -> None:
@@ -25,3 +28,33 @@ def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:
     for failures, middle in [(1, 0.5), (2, 1), (3, 2), (6, 16), (7, 30), (10, 30), (10_000, 30)]:
         pauses = [backoff(failures) for _ in range(50)]
         assert all(0.5 * middle <= pause <= 1.5 * middle for pause in pauses) and len(set(pauses)) > 1
+
+
+class Pair(BaseModel):
+    low: int = 0
+    high: int = 9
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Pair:
+        if self.low > self.high:
+            raise ValueError("low \x1b[2J is above high")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "said"),
+    [
+        ({"low": "x"}, "pair ", "pair low: Input should be a valid integer, unable to parse string as an integer"),
+        ({"low": 5, "high": 1}, "pair: ", "pair: low \\x1b[2J is above high"),
+        ({"low": 5, "high": 1}, "", "low \\x1b[2J is above high"),
+    ],
+)
+def test_what_a_model_refuses_is_a_sentence_also_of_the_whole(given: dict[str, object], what: str, said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Pair.model_validate(given)
+    assert validation_problems(caught.value, what) == [said]
+
+
+def test_a_number_is_finite_and_of_a_sane_size() -> None:
+    assert [number(value) for value in (3, -0.5)] == [3.0, -0.5]
+    assert [number(value) for value in (True, "3", None, float("nan"), float("inf"), 10**400)] == [None] * 6

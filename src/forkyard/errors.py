@@ -17,6 +17,7 @@
             +-- AuthenticationError, ModelNotFoundError   wrong for every rollout: the run stops early
             +-- ContextLengthError                        the conversation no longer fits: a stop, not a failure
             +-- ContentFilterError                        the provider refused to answer
+            +-- StoppedError                              a limit or a budget refused the call: the agent's end
 
 A bad rollout is data: extension code raises plain Python, `boundary` turns it into the class of the boundary. Deadlines
 of ours stand around a boundary, never inside it, so that a TimeoutError within one is the foreign code's own.
@@ -148,12 +149,24 @@ class ContentFilterError(ModelError):
     kind = "content_filter"
 
 
+class StoppedError(ModelError):
+    """No call was made: `condition` has stopped the agent. A harness lets it pass, and whoever launched it ends it."""
+
+    kind = "stopped"
+
+    def __init__(self, message: str, condition: str) -> None:
+        super().__init__(message, 400)
+        self.condition = condition
+
+
 @contextmanager
 def boundary(error: type[RolloutError], what: str) -> Iterator[None]:
-    """Turn whatever foreign code raises into `error`; errors already named and bad configuration pass."""
+    """Turn whatever foreign code raises into `error`, also that it wants to exit; named errors and bad configuration
+    pass.
+    """
     try:
         yield
     except ForkyardError:
         raise
-    except Exception as err:
+    except (Exception, SystemExit) as err:
         raise error(f"{what}: {type(err).__name__}: {err}") from err

@@ -8,9 +8,13 @@ import math
 import random
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 MIB = 1 << 20
+LARGEST = 1e12  # a number past this is damage, not a measurement; below it, sums and squares cannot overflow
 _NAMES_SHOWN = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds
 
@@ -23,6 +27,13 @@ def new_id() -> str:
 def tail(text: str, limit: int) -> str:
     """The last `limit` characters of `text`."""
     return text if len(text) <= limit else text[-limit:]
+
+
+def number(value: Any) -> float | None:
+    """A finite number of a sane size, or None: what a file of any origin holds may be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        return None
+    return float(value)
 
 
 def finite_or_none(value: Any) -> Any:
@@ -60,6 +71,16 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """`text` with everything escaped that could move a terminal's cursor, line ends and tabs too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def validation_problems(error: ValidationError, what: str = "") -> list[str]:
+    """What pydantic found wrong, a sentence for each mistake: `what` was read, the place in it, and why."""
+    problems = []
+    for each in error.errors(include_url=False):
+        place = what + ".".join(map(str, each["loc"]))
+        said = each["msg"].removeprefix("Value error, ")
+        problems.append(printable(f"{place.rstrip(': ')}: {said}" if place else said))
+    return problems
 
 
 def counted(number: int, noun: str) -> str:

@@ -13,17 +13,10 @@ from typing import Any
 import pytest
 
 TASKS = Path(__file__).parent / "tasks"
-# What this version refuses by name before anything starts; the sentence names the feature.
-REFUSED = {
-    "collect-hook-fails": "separate verifier",
-    "compose-sidecar": "several containers",
-    "hack-path-separate": "separate verifier",
-    "multi-step-gate": "several steps",
-    "separate-declared-only": "separate verifier",
-    "separate-odd-names": "separate verifier",
-    "separate-overlap": "separate verifier",
-}
-PLAYED = sorted(path.name for path in TASKS.iterdir() if path.name not in REFUSED)
+# What only Docker plays (tests/docker/test_played.py); elsewhere it is refused by what it needs before anything starts.
+REFUSED = {"compose-sidecar": "several containers"}
+APART = ["collect-hook-fails", "hack-path-separate", "separate-declared-only", "separate-odd-names", "separate-overlap"]
+PLAYED = sorted(path.name for path in TASKS.iterdir() if path.name not in REFUSED and path.name not in APART)
 
 
 def forkyard(*arguments: str, home: Path, timeout: float = 110, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -88,11 +81,17 @@ def test_a_case_has_its_outcome(played: dict[str, Any], name: str) -> None:
     if name == "agent-service-survives" and played["mode"] == "forked":
         pytest.skip("a service the agent left running is what mode forked ends")
     expected = json.loads((TASKS / name / "expected.json").read_text())
-    record = played["records"][name]
-    allowed = [expected["oracle"], *expected.get("also_ok", [])]
+    record, outcomes = played["records"][name], [expected["oracle"], *expected.get("also_ok", [])]
+    allowed = [{"status": each["status"], "reward": each["reward"]} for each in outcomes]
     assert {"status": record["status"], "reward": record["reward"]} in allowed, record["reason"]
     wall = (record["agent_ms"] or 0) + (record["grade_ms"] or 0)
     assert wall / 1000 <= expected.get("limits", {}).get("max_wall_sec", 60)
+
+
+def test_a_gate_that_is_shut_is_told_stage_by_stage(played: dict[str, Any]) -> None:
+    stages = played["records"]["multi-step-gate"]["verifier"]["stages"]
+    expected = json.loads((TASKS / "multi-step-gate" / "expected.json").read_text())["oracle"]["steps"]
+    assert {stage["name"]: {"status": stage["status"], "reward": stage["reward"]} for stage in stages} == expected
 
 
 def test_every_case_leaves_one_line(played: dict[str, Any]) -> None:
@@ -130,8 +129,25 @@ def test_the_instruction_has_no_byte_order_mark(played: dict[str, Any]) -> None:
     assert b"\\ufeff" not in played["raw"]
 
 
+def test_a_case_with_a_verifier_of_its_own_has_its_outcome(tmp_path: Path) -> None:
+    arguments = ["run", *(str(TASKS / name) for name in APART), "-a", "oracle", "-n", "4", "--base", "host"]
+    done = forkyard(*arguments, "--out", str(tmp_path), "--run", "apart", home=tmp_path / "home")
+    lines = (tmp_path / "apart" / "traces.jsonl").read_text().splitlines()
+    records = {record["task"].removeprefix("cases/"): record for record in map(json.loads, lines)}
+    assert sorted(records) == APART, done.stderr
+    for name, record in records.items():
+        expected = json.loads((TASKS / name / "expected.json").read_text())["oracle"]
+        assert {"status": record["status"], "reward": record["reward"]} == expected, (name, record["reason"])
+        assert record["verifier"]["mode"] == "separate"
+    failed = records["collect-hook-fails"]["verifier"]["failed_hooks"]
+    assert [(hook["command"], hook["timed_out"]) for hook in failed] == [
+        ("echo broken >&2; exit 7", False),
+        ("sleep 120", True),
+    ]
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_cannot_run_yet_is_refused_by_name_before_anything_starts(name: str, tmp_path: Path) -> None:
+def test_what_cannot_run_here_is_refused_by_name_before_anything_starts(name: str, tmp_path: Path) -> None:
     arguments = ["run", str(TASKS / name), "-a", "oracle", "--base", "host", "--out", str(tmp_path / "runs")]
     done = forkyard(*arguments, home=tmp_path / "home", stdin=subprocess.DEVNULL)
     assert done.returncode == 1

@@ -48,6 +48,15 @@ def test_json_is_all_there_is_on_standard_output(forkyard: Forkyard, tmp_path: P
     assert json.loads(again.stdout) == report and again.returncode == 0
 
 
+def test_run_plays_any_env(forkyard: Forkyard, tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks", "a")
+    done = forkyard("run", "tasks", "--base", "host", "-a", "oracle", "--env", "best-of-n", "--run", "r")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("t/a #0 agent: reward 1.00") == 4
+    assert "4 rollouts in" in done.stdout
+    again = forkyard("resume", "runs/r")
+    assert again.returncode == 0 and "all 1 episodes of runs/r are done" in again.stdout
+
+
 def test_quiet_says_nothing(forkyard: Forkyard, tmp_path: Path) -> None:
     write_task(tmp_path / "tasks", "a")
     done = forkyard("run", "tasks", "--base", "host", "-a", "oracle", "-q")
@@ -153,17 +162,18 @@ def test_a_python_file_is_played_by_the_same_command(forkyard: Forkyard, tmp_pat
         ((), "Usage: forkyard"),
         (("rum",), "No such command 'rum'"),
         (("run",), "name a task directory"),
-        (("run", "tasks"), "choose one of bash, nop, oracle, scripted with -a"),
+        (("run", "tasks"), "nobody is there to play the tasks"),
         (("run", "tasks", "-a", "orcle"), "did you mean 'oracle'?"),
         (("run", "tasks", "-a", "oracle", "--samples", "0"), "--samples"),
         (("run", "tasks", "-a", "oracle", "--agent-timeout", "inf"), "agent_timeout"),
         (("run", "tasks", "-a", "oracle", "--ak", "nonsense"), "'nonsense' is not KEY=VALUE"),
-        (("run", "tasks", "-a", "oracle", "--verifier", "separate"), "--verifier"),
+        (("run", "tasks", "-a", "oracle", "--verifier", "elsewhere"), "--verifier"),
+        (("run", "tasks", "-a", "oracle", "--env", "best-of-m"), "did you mean 'best-of-n'?"),
         (("run", "tasks", "-a", "oracle", "-e", "locl"), "did you mean 'local'?"),
         (("run", "tasks", "-a", "oracle", "--run", "a/b"), "'a/b' cannot be a run's name"),
         (("run", "tasks", "-a", "oracle"), "there is no image 'debian:bookworm-slim'"),
         (("run", "nowhere", "-a", "oracle"), "nowhere is not a directory"),
-        (("run", "tasks", "-m", "gpt"), "needs an endpoint"),
+        (("run", "tasks", "-m", "gpt"), "no upstream is known"),
         (("resume", "nowhere"), "nowhere is no run"),
         (("report", "nowhere"), "nowhere does not exist"),
     ],

@@ -10,12 +10,18 @@ from typing import Any
 
 from benchmarks.dockerd import Docker
 
-BASE = "base:1"
+BASE, DEBIAN = "base:1", "debian:bookworm-slim"
 
 
 def containers(engine: Docker) -> list[dict[str, Any]]:
     """All containers of the Engine."""
     return list(json.loads(engine.call("GET", "/containers/json?all=1")))
+
+
+def has_image(engine: Docker, name: str) -> bool:
+    """Whether the Engine has an image of that name."""
+    found = json.loads(engine.call("GET", "/images/json"))
+    return any(name in (image["RepoTags"] or ()) for image in found)
 
 
 def nameless_images(engine: Docker) -> list[str]:

@@ -22,9 +22,11 @@ worker:x:1001:1002::/home/worker:/bin/sh
 _GROUP = "root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\nworker:x:1002:\n"
 
 
-def root_archive() -> bytes:
-    """A tar of it, everything owned by root."""
+def root_archive(python: bool = False) -> bytes:
+    """A tar of it, everything owned by root; with this machine's own Python when asked for."""
     files = {"etc/passwd": _PASSWD.encode(), "etc/group": _GROUP.encode()}
+    if python:
+        files.update(_python())
     for program in PROGRAMS:
         if found := shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin"):
             files[f"bin/{program}"] = Path(found).read_bytes()
@@ -39,6 +41,25 @@ def root_archive() -> bytes:
         link.type, link.linkname = tarfile.SYMTYPE, "/bin"
         archive.addfile(link)
     return buffer.getvalue()
+
+
+def has_python() -> bool:
+    """Whether there is a Python of the system to put into it."""
+    return bool(shutil.which("python3", path="/usr/bin") and list(Path("/usr/lib").glob("python3.*/os.py")))
+
+
+def _python() -> dict[str, bytes]:
+    """The interpreter and its standard library, without its tests."""
+    program = Path("/usr/bin/python3").resolve()
+    library = Path("/usr/lib") / program.name
+    files = {"bin/python3": program.read_bytes()}
+    for path in [*library.rglob("*.py"), *(library / "lib-dynload").glob("*.so")]:
+        if not {"test", "tests", "idlelib", "lib2to3", "ensurepip"} & set(path.relative_to(library).parts):
+            files[str(path).lstrip("/")] = path.read_bytes()
+            if path.suffix == ".so":
+                files.update({each.lstrip("/"): Path(each).read_bytes() for each in _libraries(str(path))})
+    files.update({each.lstrip("/"): Path(each).read_bytes() for each in _libraries(str(program))})
+    return files
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes | None, mode: int) -> None:

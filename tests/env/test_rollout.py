@@ -5,34 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 import forkyard as vf
+from forkyard.gateway import Gateway
 from forkyard.harness import BashHarness
 from forkyard.sandbox.local import LocalProvider
 from forkyard.task import VerifierMode
+from tests.env.parts import Commands, answering, seat
+from tests.model.provider import error
 
 HIDDEN = "the answer is 42"
-
-
-class Commands(vf.Harness):
-    """An agent that runs shell commands, then may do something of its own."""
-
-    name = "commands"
-    needs_model = False
-
-    def __init__(self, *commands: str, then: Callable[[vf.Sandbox], Any] | None = None) -> None:
-        self.commands, self.then = commands, then
-
-    async def launch(self, ctx: vf.ModelContext, task: vf.Task, trace: vf.Trace, runtime: vf.Sandbox) -> None:
-        for command in self.commands:
-            result = await runtime.run(command, cwd="/", timeout=20)
-            trace.messages.append({"role": "tool", "tool_call_id": "0", "content": result.stdout + result.stderr})
-        if self.then:
-            await self.then(runtime)
 
 
 class Answer(vf.Task):
@@ -65,19 +49,9 @@ async def play(
     task: vf.Task | None = None,
     verifier: VerifierMode | None = None,
     timeout: vf.TaskTimeout | None = None,
-    context: vf.ModelContext | None = None,
+    gateway: Gateway | None = None,
 ) -> vf.Trace:
-    async def image_for(task: vf.Task) -> str:
-        return "host"
-
-    config = vf.Seat(
-        harness,
-        provider,
-        image_for,
-        context=context or vf.ModelContext(),
-        verifier=verifier,
-        timeout=timeout or vf.TaskTimeout(),
-    )
+    config = seat(provider, harness, verifier=verifier, timeout=timeout or vf.TaskTimeout(), gateway=gateway)
     task = task or Answer(vf.TaskData(name="answer", prompt="?"))
     episode = await vf.SingleAgentEnv().run_episode(task, vf.Slot("test"), {"agent": config})
     assert [box.state for box in await provider.sandboxes() if box.name is None] == []
@@ -204,35 +178,14 @@ async def test_a_timeout_error_of_a_harness_is_not_the_agents_deadline(local: Lo
     assert (trace.errors[0]["type"], trace.is_timeout) == ("harness", False)
 
 
-class Deaf:
-    """A model that never answers; with `fails` it is a provider that fails again and again."""
-
-    name = "deaf"
-
-    def __init__(self, fails: bool) -> None:
-        self.fails = fails
-
-    async def complete(self, messages: Any, tools: Any = (), sampling: Any = None, on_failure: Any = None) -> vf.Reply:
-        if self.fails:
-            on_failure("503 overloaded")
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def close(self) -> None: ...
-
-
 @pytest.mark.parametrize("fails", [True, False])
 async def test_an_agent_whose_model_never_answers_has_no_score(local: LocalProvider, fails: bool) -> None:
-    trace = await play(local, BashHarness(), context=vf.ModelContext(Deaf(fails)), timeout=vf.TaskTimeout(agent=0.3))
+    replies = [error(503, "overloaded")] if fails else [{"hang": True}]
+    async with answering(*replies) as (gateway, _):
+        trace = await play(local, BashHarness(), gateway=gateway, timeout=vf.TaskTimeout(agent=2.0 if fails else 0.3))
     assert trace.status is vf.Status.INFRASTRUCTURE_ERROR
     assert trace.errors[0]["type"] == "provider"
-    assert ("503 overloaded" in str(trace.reason)) is fails
-
-
-async def test_a_grading_mode_there_is_not_is_said_before_the_agent_acts(local: LocalProvider) -> None:
-    trace = await play(local, Commands("echo 42 > /app/answer"), verifier="separate")
-    assert (trace.status, trace.messages) == (vf.Status.INFRASTRUCTURE_ERROR, [])
-    assert "separate" in str(trace.reason)
+    assert ("overloaded" in str(trace.reason)) is fails
 
 
 async def test_a_reward_that_raises_is_a_scoring_error_and_never_a_zero(local: LocalProvider) -> None:
@@ -281,10 +234,7 @@ async def test_an_env_that_raises_still_leaves_a_trace(local: LocalProvider) -> 
         async def run(self, task: vf.Task, agents: vf.Agents) -> None:
             agents.judge  # noqa: B018
 
-    async def image_for(task: vf.Task) -> str:
-        return "host"
-
-    config = vf.Seat(Commands(), local, image_for)
+    config = seat(local, Commands())
     episode = await Broken().run_episode(Answer(vf.TaskData(name="a")), vf.Slot("r"), {"agent": config})
     assert episode.ok is False
     assert [trace.status for trace in episode.traces] == [vf.Status.INFRASTRUCTURE_ERROR]
@@ -298,10 +248,7 @@ async def test_an_env_may_play_its_agent_several_times(local: LocalProvider) -> 
         async def run(self, task: vf.Task, agents: vf.Agents) -> None:
             await asyncio.gather(agents.agent.run(task), agents["agent"].run(task))
 
-    async def image_for(task: vf.Task) -> str:
-        return "host"
-
-    config = vf.Seat(Commands("echo 42 > /app/answer"), local, image_for)
+    config = seat(local, Commands("echo 42 > /app/answer"))
     episode = await Twice().run_episode(Answer(vf.TaskData(name="a")), vf.Slot("r"), {"agent": config})
     assert [trace.reward for trace in episode.traces] == [1.0, 1.0]
     assert len({trace.id for trace in episode.traces}) == 2

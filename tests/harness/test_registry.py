@@ -101,7 +101,7 @@ def test_a_harness_says_which_tasks_it_cannot_play(tmp_path: Path) -> None:
     ("name", "options", "complaint"),
     [
         ("orcle", {}, "no harness 'orcle': did you mean 'oracle'"),
-        ("zzz", {}, "known are bash, nop, oracle, scripted"),
+        ("zzz", {}, "known are bash, claude-code, codex, mini-swe-agent, nop, null, oracle, scripted"),
         ("", {}, "no harness ''"),
         ("bash", {"max_turn": "5"}, "no option 'max_turn'; it takes max_turns, output_chars"),
         ("nop", {"zzz": "5"}, "no option 'zzz'; it takes none"),

@@ -14,7 +14,7 @@ from forkyard.errors import (
     ConfigError,
     ModelError,
 )
-from forkyard.model import ChatModel, Sampling, model_from
+from forkyard.model import ChatModel, Place, Sampling, model_from
 from forkyard.trace import Usage
 from tests.model.provider import KEY, ROWS, error, message, model_playing, playing, reply, row
 
@@ -319,3 +319,52 @@ async def test_a_server_on_this_machine_needs_no_key(monkeypatch: pytest.MonkeyP
         assert (await model.complete(HELLO)).message["content"] == "hi"
         await model.close()
     assert "authorization" not in provider.asked[0].headers
+
+
+async def test_errors_name_the_settings_that_gave_the_url_and_the_key() -> None:
+    async with playing(error(401, "bad key")) as provider:
+        model = ChatModel("m", Place(provider.url, "base_url of up.toml", "MY_KEY"), KEY)
+        with pytest.raises(AuthenticationError, match="check MY_KEY"):
+            await model.complete(HELLO)
+        await model.close()
+    with pytest.raises(ConfigError, match="check base_url of up.toml"):
+        ChatModel("m", Place("ftp://x", "base_url of up.toml"))
+
+
+async def test_what_else_a_stream_holds_is_kept() -> None:
+    details = [{"type": "reasoning.text", "text": "t"}]
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "a", "reasoning_details": details},
+        {"content": "b", "reasoning_details": details, "refusal": None},
+    ]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    async with model_playing({"stream": [*chunks, end]}) as (model, _):
+        got = (await model.complete(HELLO)).message
+    assert got == {"role": "assistant", "content": "ab", "reasoning_details": details * 2}
+
+
+async def test_a_provider_that_answers_5xx_is_given_up_after_two_minutes_and_a_busy_one_is_not() -> None:
+    async with model_playing(error(500, "oops")) as (model, provider):
+        with pytest.raises(ModelError, match=r"answered 500: oops \(\d+ tries in \d+ s.*past the 120 s of retries"):
+            await model.complete(HELLO)
+    assert 60 < sum(provider.pauses) <= 120
+    async with model_playing(error(429, "slow down")) as (model, provider):
+        with pytest.raises(ModelError, match="past the 600 s of retries"):
+            await model.complete(HELLO)
+    assert sum(provider.pauses) > 500
+
+
+async def test_a_5xx_that_says_when_to_come_back_is_waited_for() -> None:
+    answer = {"status": 503, "headers": {"Retry-After": "200"}, "body": ""}
+    async with model_playing(answer, answer, reply("hi")) as (model, provider):
+        assert (await model.complete(HELLO)).retries == 2
+    assert sum(provider.pauses) > 399
+
+
+async def test_who_waits_hears_of_each_failure_and_of_the_pause_the_provider_asks_for() -> None:
+    answer = {"status": 429, "headers": {"Retry-After": "60"}, "body": {"error": {"message": "later"}}}
+    heard: list[tuple[str, float]] = []
+    async with model_playing(answer, reply("hi")) as (model, _):
+        await model.complete(HELLO, on_failure=lambda why, pause: heard.append((why, pause)))
+    assert heard[0][0].endswith("answered 429: later") and 60 <= heard[0][1] <= 61

@@ -246,3 +246,17 @@ def test_memory_grows_with_the_number_of_rollouts_not_with_what_they_hold(tmp_pa
         assert tracemalloc.get_traced_memory()[1] < 5_000 * 1_200
     finally:
         tracemalloc.stop()
+
+
+def test_metrics_and_single_rewards_are_averaged_and_rewards_over_one_are_said(tmp_path: Path) -> None:
+    rewards = {"own": {"score": 1.0, "weight": 1.0}, "style": {"score": 0.2, "weight": 0.5}}
+    found = of(
+        tmp_path,
+        scored("t", 0, 1.1, metrics={"best": 0.5, "odd": "x"}, rewards=rewards),
+        scored("t", 1, 0.0, metrics={"best": 0.0}),
+    )
+    (group,) = found.groups
+    assert group.metrics == {"best": 0.25} and group.rewards == {"own": 1.0, "style": 0.2}
+    assert "metrics: best 0.25" in to_text(found)
+    assert "rewards reach 1.1: solved means a reward of at least 1" in group.notes
+    assert json.loads(to_json(found))["groups"][0]["rewards"] == {"own": 1.0, "style": 0.2}

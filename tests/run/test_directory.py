@@ -86,9 +86,7 @@ def test_what_a_kill_left_of_saving_the_plan_is_in_nobodys_way(tmp_path: Path) -
     run.mkdir(parents=True)
     (run / "plan.json.new").write_text('{"run"')
     with made(tmp_path):
-        assert read_plan(run / "plan.json") == plan_of(tmp_path).model_copy(
-            update={"created": read_plan(run / "plan.json").created}
-        )
+        assert read_plan(run) == plan_of(tmp_path).model_copy(update={"created": read_plan(run).created})
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb", "x" * 300])
@@ -108,7 +106,7 @@ def test_a_file_in_the_place_of_the_directory_is_told_in_words(tmp_path: Path) -
     [
         (None, "is no run"),
         ("", "no plan of a run"),
-        ('{"run": "r"}', "paths: Field required"),
+        ('{"run": "r"}', "harness: Field required"),
         ('{"run": "r", "paths": [], "harness": "nop", "sampels": 3}', "sampels: Extra inputs"),
         ('{"run": "r", "paths": [], "harness": "nop", "samples": 0}', "samples"),
     ],

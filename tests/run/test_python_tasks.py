@@ -32,7 +32,7 @@ async def test_python_tasks_leave_the_same_record(tmp_path: Path, home: Path) ->
     assert {(line["status"], line["reward"], line["verifier"]["mode"]) for line in lines(run)} == {
         ("SCORED", 1.0, "forked")
     }
-    plan = read_plan(run / "plan.json")
+    plan = read_plan(run)
     assert {line["task_digest"] for line in lines(run)} == {task.digest for task in plan.tasks.values()}
 
 

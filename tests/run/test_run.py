@@ -14,7 +14,7 @@ from forkyard.sandbox.local import LocalProvider
 from tests.model.provider import KEY, message, playing, reply
 from tests.run.parts import CHECK, Heard, Naps, lines, plan_of, slots_of, write_task
 
-REFUSED = {"status": 401, "body": {"error": {"message": f"bad key {KEY}"}}}
+REFUSED = {"status": 401, "body": {"error": {"message": "bad key"}}}
 
 
 async def test_every_planned_rollout_leaves_one_line_and_its_logs(tmp_path: Path, home: Path) -> None:
@@ -126,7 +126,7 @@ async def test_a_refused_key_stops_the_run_at_once_and_resume_plays_the_rest(
         write_task(tmp_path / "tasks", name)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     run = tmp_path / "runs" / "r"
-    writes = reply(message(None, [f"echo done > /app/answer.txt; echo {KEY}"]), "tool_calls")
+    writes = reply(message(None, [f"echo done > /app/answer.txt; printf %s%s {KEY[:9]} {KEY[9:]}"]), "tool_calls")
     later = [entry for _ in range(4) for entry in (writes, reply("It is done."))]
     async with playing(REFUSED, *later) as model:
         plan = plan_of(tmp_path, harness="bash", model="fake", base_url=model.url, concurrent=1)

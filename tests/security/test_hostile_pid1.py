@@ -169,6 +169,7 @@ async def test_a_file_that_cannot_be_written_is_a_failed_write(local: LocalProvi
         fd = os.open(tmp_path / "file", os.O_RDONLY)
         writing = asyncio.create_task(pid1.sandbox.write("/x", b"data"))
         pid1.say(message(id=await pid1.hear(), event="opened", fds=1), [fd])
+        pid1.say(message(id=await pid1.hear(), event="done", fds=0))  # that what was begun is taken away again
         with pytest.raises(SandboxError, match="cannot write"):
             await writing
         os.close(fd)

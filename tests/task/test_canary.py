@@ -22,5 +22,5 @@ MARK = "canary 1f3a"
         ("", ""),
     ],
 )
-def test_leading_canary_lines_are_dropped_and_nothing_else(text: str, expected: str) -> None:
+def test_p5_leading_canary_lines_are_dropped_and_nothing_else(text: str, expected: str) -> None:
     assert strip_canary(text) == expected

@@ -9,6 +9,7 @@ import pytest
 from forkyard.errors import ConfigError
 from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, Network
 from forkyard.task import Artifact, TaskTimeout, load_task, load_taskset
+from forkyard.task.directory.unsupported import FILES, KEYS
 
 MakeTask = Callable[..., Path]
 
@@ -65,8 +66,7 @@ def test_a_plain_task_has_the_data_it_says(make_task: MakeTask) -> None:
     assert task.build_context == task.files.root / "environment"
     assert task.solution == task.files.root / "solution"
     assert task.key == task.digest == task.files.digest
-    (artifacts,) = task.notes
-    assert "not collected" in artifacts
+    assert task.notes == ()
 
 
 def test_what_a_task_does_not_say_has_the_formats_defaults(make_task: MakeTask) -> None:
@@ -152,27 +152,40 @@ def test_a_variable_longer_than_linux_takes_is_refused_with_the_limit(make_task:
     assert "environment.env.BIG is longer than the 131072 bytes" in told
 
 
-UNSUPPORTED = {
-    '[[steps]]\nname = "one"': "steps",
-    '[verifier]\nenvironment_mode = "separate"': "verifier.environment_mode",
-    "[verifier.environment]\ncpus = 1": "verifier.environment",
-    '[[verifier.collect]]\ncommand = "x"': "verifier.collect",
-    "[environment]\ngpus = 1": "environment.gpus",
-    '[environment]\ntpu = {type = "v4", topology = "2x2"}': "environment.tpu",
-    '[environment]\nos = "windows"': "environment.os",
-    '[[environment.mcp_servers]]\nname = "s"\nurl = "http://a"': "environment.mcp_servers",
-}
+@pytest.mark.parametrize("item", KEYS, ids=lambda item: item.key)
+def test_what_this_version_cannot_run_is_read_and_told_by_name(item: Any, make_task: MakeTask) -> None:
+    asking = {
+        "environment.mcp_servers": '[[environment.mcp_servers]]\nname = "s"\nurl = "http://a"\nheaders = {A = "${B}"}',
+    }
+    task = load_task(make_task({"task.toml": asking[item.key]}), {})
+    (told,) = task.unplayable
+    assert f"task.toml, line 1: {item.key} asks for {item.feature}, which this version cannot run yet" in told
 
 
-@pytest.mark.parametrize(("text", "key"), UNSUPPORTED.items())
-def test_what_this_version_cannot_run_is_refused_by_name(text: str, key: str, make_task: MakeTask) -> None:
-    (told,) = refused(make_task({"task.toml": text}))
-    assert f": {key} asks for " in told and "cannot run yet" in told and "line " in told
+@pytest.mark.parametrize(
+    ("text", "feature", "field"),
+    [
+        ("[environment]\ngpus = 1\ngpu_types = ['A100']", Feature.GPUS, "resources.gpu"),
+        ('[environment]\ntpu = {type = "v4", topology = "2x2"}', Feature.TPU, "tpu"),
+        ('[environment]\nos = "windows"', Feature.WINDOWS, "os"),
+    ],
+)
+def test_what_only_some_machines_are_is_a_need(text: str, feature: Feature, field: str, make_task: MakeTask) -> None:
+    task = load_task(make_task({"task.toml": text, "tests/test.bat": "echo 1"}), {})
+    assert feature in task.needs and task.unplayable == ()
+    assert "task.toml, line 2: environment." in task.where(field)
 
 
-@pytest.mark.parametrize("name", ["environment/docker-compose.yaml", "pre_artifacts.sh", "trajectory.json"])
-def test_files_this_version_cannot_use_are_refused_by_name(name: str, make_task: MakeTask) -> None:
-    (told,) = refused(make_task({name: "x"}))
+def test_several_containers_are_a_need_of_the_file_that_says_them(make_task: MakeTask) -> None:
+    root = make_task({"environment/docker-compose.yaml": "services: {main: {image: x}}", "environment/Dockerfile": None})
+    task = load_task(root, {})
+    assert Feature.COMPOSE in task.needs
+    assert task.where("compose") == str(root / "environment/docker-compose.yaml")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_this_version_cannot_use_are_told_by_name(name: str, make_task: MakeTask) -> None:
+    (told,) = load_task(make_task({name: "x"}), {}).unplayable
     assert f"{name} asks for " in told
 
 
@@ -311,7 +324,7 @@ def test_a_taskset_is_a_task_or_a_directory_of_tasks(make_task: MakeTask, tmp_pa
     assert next(iter(tasks)).key == load_task(tmp_path / "set/a", {}).digest
 
 
-def test_a_broken_task_never_makes_a_set_smaller(make_task: MakeTask, tmp_path: Path) -> None:
+def test_t24_a_broken_task_never_makes_a_set_smaller(make_task: MakeTask, tmp_path: Path) -> None:
     make_task(name="set/good")
     make_task({"task.toml": "[agent\n"}, name="set/toml")
     make_task({"task.toml": None}, name="set/without")
@@ -337,3 +350,37 @@ def test_an_empty_set_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ConfigError):
             load_taskset(path, {})
+
+
+def test_mistakes_of_the_file_and_of_the_directory_are_told_together(make_task: MakeTask) -> None:
+    text = (
+        '[agent]\ntimeout_sec = -1\ntimout_sec = 5\n[verifier.env]\nA = "${NOT_A}"\n'
+        '[[verifier.collect]]\ncommand = "x"\nuser = "bob"\n'
+    )
+    told = refused(make_task({"task.toml": text, "environment/Dockerfile": None, "instruction.md": ""}))
+    expected = [
+        "line 2: agent.timeout_sec = -1 must be greater than 0",
+        "line 3: agent.timout_sec is not a key of the task format; did you mean timeout_sec?",
+        "instruction.md is empty",
+        "has no image to start from",
+        "line 8: verifier.collect[0].user = 'bob': collect_user_not_supported",
+        "line 5: verifier.env.A needs the host's variable NOT_A",
+    ]
+    assert len(told) == len(expected)
+    assert all(part in sentence for part, sentence in zip(expected, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    "text", ["[environment]\ndocker_image = 3\n", "environment = 3\n", "[environment\n", "[environment]\ncpus = 0\n"]
+)
+def test_one_mistake_is_told_once(text: str, make_task: MakeTask) -> None:
+    files = {"task.toml": text} if "cpus" in text else {"task.toml": text, "environment/Dockerfile": None}
+    assert len(refused(make_task(files))) == 1
+
+
+def test_nothing_of_a_file_outside_is_told(make_task: MakeTask, tmp_path: Path) -> None:
+    (tmp_path / "host.toml").write_text("secretword = 3\n")
+    root = make_task({"task.toml": None})
+    (root / "task.toml").symlink_to(tmp_path / "host.toml")
+    (told,) = refused(root)
+    assert "outside the task" in told and "secretword" not in told

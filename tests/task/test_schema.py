@@ -1,4 +1,4 @@
-"""The conformance rows of task.toml: what is accepted, with which defaults, and what is refused."""
+"""The conformance rows T1 to T24 of task.toml: what is accepted, with which defaults, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,33 @@ from forkyard.errors import ConfigError
 from forkyard.task.directory.problems import read_task_toml
 from forkyard.task.directory.schema import TaskToml
 
-Parse = Any
+ROWS = {
+    "multi_step": "T22",
+    "steps": "T20",
+    "artifacts": "T19",
+    "mcp_servers": "T18",
+    "healthcheck": "T17",
+    "collect": "T16",
+    "allow_internet": "T9",
+    "allowed_hosts": "T12",
+    "network_mode": "T10",
+    "cpus = 1": "T14",
+    "environment_mode": "T14",
+    "user": "T15",
+    "env]": "T23",
+    "cpus": "T7",
+    "memory": "T8",
+    "storage": "T8",
+    "os =": "T13",
+    "version": "T6",
+    "[task]\nname": "T5",
+    "[task]": "T6",
+}
+
+
+def row_of(text: str) -> str:
+    """The conformance row a text belongs to, and the text."""
+    return f"{next((row for word, row in ROWS.items() if word in text), 'types')}: {text}"
 
 
 def parse(text: str | bytes, tmp_path: Path) -> TaskToml:
@@ -24,7 +50,7 @@ def problems(text: str | bytes, tmp_path: Path) -> list[str]:
     return list(caught.value.problems)
 
 
-def test_an_empty_file_has_the_formats_defaults(tmp_path: Path) -> None:
+def test_t1_an_empty_file_has_the_formats_defaults(tmp_path: Path) -> None:
     toml = parse("", tmp_path)
     assert toml.schema_name == "1.4"
     assert (toml.verifier.timeout_sec, toml.agent.timeout_sec, toml.environment.build_timeout_sec) == (600, None, 600)
@@ -32,7 +58,7 @@ def test_an_empty_file_has_the_formats_defaults(tmp_path: Path) -> None:
     assert (toml.steps, toml.artifacts, toml.verifier.mode) == ((), (), "shared")
 
 
-def test_the_older_version_key_is_the_schema_unless_the_newer_is_there(tmp_path: Path) -> None:
+def test_t2_t3_the_older_version_key_is_the_schema_unless_the_newer_is_there(tmp_path: Path) -> None:
     assert parse('version = "1.0"', tmp_path).schema_name == "1.0"
     assert parse('version = "1.0"\nschema_version = "1.3"', tmp_path).schema_name == "1.3"
 
@@ -52,7 +78,7 @@ def test_another_version_of_the_format_is_refused_by_line(key: str, version: str
 
 
 @pytest.mark.parametrize("name", ["a/b", "A.b_c-1/D", "1/2"])
-def test_task_names_of_the_form_org_name(name: str, tmp_path: Path) -> None:
+def test_t5_task_names_of_the_form_org_name(name: str, tmp_path: Path) -> None:
     toml = parse(f'[task]\nname = "{name}"', tmp_path)
     assert toml.task is not None and toml.task.name == name
 
@@ -93,7 +119,7 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "key", "value"), ACCEPTED)
+@pytest.mark.parametrize(("text", "key", "value"), ACCEPTED, ids=[row_of(text) for text, *_ in ACCEPTED])
 def test_what_the_format_allows_is_read(text: str, key: str, value: Any, tmp_path: Path) -> None:
     found: Any = parse(text, tmp_path)
     for part in key.split("."):
@@ -101,7 +127,7 @@ def test_what_the_format_allows_is_read(text: str, key: str, value: Any, tmp_pat
     assert found == value
 
 
-def test_collect_hooks_and_healthchecks_have_their_defaults(tmp_path: Path) -> None:
+def test_t16_t17_collect_hooks_and_healthchecks_have_their_defaults(tmp_path: Path) -> None:
     text = '[environment.healthcheck]\ncommand = "true"\n[[verifier.collect]]\ncommand = "x"'
     toml = parse(text, tmp_path)
     check, hook = toml.environment.healthcheck, toml.verifier.collect[0]
@@ -111,7 +137,7 @@ def test_collect_hooks_and_healthchecks_have_their_defaults(tmp_path: Path) -> N
     assert numbers == (5, 30, 0, 5, 3)
 
 
-def test_tool_servers_know_the_older_name_of_their_transport(tmp_path: Path) -> None:
+def test_t18_tool_servers_know_the_older_name_of_their_transport(tmp_path: Path) -> None:
     server = '[[environment.mcp_servers]]\nname = "s"\ntransport = "http"\nurl = "http://a"\n'
     toml = parse(server + 'headers = {Authorization = "Bearer ${T}"}', tmp_path)
     assert toml.environment.mcp_servers[0].transport == "streamable-http"
@@ -190,7 +216,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "named"), REFUSED)
+@pytest.mark.parametrize(("text", "named"), REFUSED, ids=[row_of(text) for text, _ in REFUSED])
 def test_what_the_format_forbids_is_refused_by_key(text: str, named: str, tmp_path: Path) -> None:
     told = problems(text, tmp_path)
     assert len(told) == 1
@@ -228,7 +254,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize(("host", "kept"), HOSTS.items())
-def test_allowed_hosts(host: str, kept: str | None, tmp_path: Path) -> None:
+def test_t11_allowed_hosts(host: str, kept: str | None, tmp_path: Path) -> None:
     text = f'[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["{host}", "{host}"]'
     if kept is None:
         assert "environment.allowed_hosts[0]" in problems(text, tmp_path)[0]
@@ -250,7 +276,7 @@ def test_every_mistake_is_told_at_once_with_its_line_its_value_and_its_mend(tmp_
     ]
 
 
-def test_a_key_like_no_other_is_refused_with_the_keys_there_are(tmp_path: Path) -> None:
+def test_t4_a_key_like_no_other_is_refused_with_the_keys_there_are(tmp_path: Path) -> None:
     told = problems("[solution]\nqqq = 1", tmp_path)
     assert told == [
         f"{tmp_path / 'task.toml'}, line 2: solution.qqq is not a key of the task format; remove it, or use one of env"
@@ -273,7 +299,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> Non
         (b"a = " + b"[" * 5000, "nested"),
     ],
 )
-def test_what_is_no_toml_is_named_with_file_and_place(text: bytes, named: str, tmp_path: Path) -> None:
+def test_t24_what_is_no_toml_is_named_with_file_and_place(text: bytes, named: str, tmp_path: Path) -> None:
     told = problems(text, tmp_path)
     assert len(told) == 1
     assert named in told[0] and str(tmp_path / "task.toml") in told[0]

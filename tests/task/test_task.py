@@ -51,12 +51,12 @@ async def test_a_failing_reward_leaves_the_others_recorded_and_is_a_scoring_erro
             raise RuntimeError("boom")
 
     trace = said("")
-    with pytest.raises(TaskError, match="^task Failing scoring: RuntimeError: boom$"):
+    with pytest.raises(TaskError, match="^reward broken of task Failing: RuntimeError: boom$"):
         await Failing(Data(answer="x")).score(trace)
     assert trace.rewards == {"broken": None, "right": Reward(0.0, 2.0)}
     assert trace.metrics == {"length": 0.0}
     assert trace.reward is None
-    assert (trace.status, trace.reason) == (Status.SCORING_ERROR, "task Failing scoring: RuntimeError: boom")
+    assert (trace.status, trace.reason) == (Status.SCORING_ERROR, "reward broken of task Failing: RuntimeError: boom")
 
 
 @pytest.mark.parametrize("value", ["abc", None, float("nan"), float("inf"), [1.0], {}, {"a": 1.0, "b": float("nan")}])
@@ -179,6 +179,22 @@ async def test_the_callers_deadline_passes_through_and_leaves_the_status_open() 
     assert trace.status is None
 
 
+async def test_of_several_failures_the_reason_names_one_and_counts_the_others() -> None:
+    class Failing(Plain):
+        @reward
+        def broken(self) -> float:
+            raise TypeError("boom")
+
+        @metric
+        def crooked(self) -> float:
+            return float("nan")
+
+    trace = said("")
+    with pytest.raises(TaskError):
+        await Failing(Data(name="t", answer="x")).score(trace)
+    assert trace.reason == "metric crooked of task t: ValueError: 'crooked' is nan, not a finite number (and 1 more)"
+
+
 async def test_a_failing_model_or_machine_is_left_to_the_caller_to_judge() -> None:
     class Judged(Task[TaskData]):
         @reward
@@ -193,7 +209,7 @@ async def test_a_failing_model_or_machine_is_left_to_the_caller_to_judge() -> No
     with pytest.raises(ModelError) as caught:
         await Judged(TaskData()).score(trace)
     assert trace.status is None
-    assert caught.value.__notes__ == ["task Judged scoring: RuntimeError: boom"]
+    assert caught.value.__notes__ == ["reward aaa of task Judged: RuntimeError: boom"]
 
 
 def test_name_hash_key_and_digest() -> None:

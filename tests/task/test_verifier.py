@@ -220,23 +220,35 @@ async def test_the_verifier_sees_the_tasks_tests_and_nothing_else(make_task: Mak
     assert (await graded(task, sandbox, agent)).verifier["output_tail"] == ".\n./test.sh\n"
 
 
-SABOTAGE = {
+REPLACED = {
     "rm does nothing": "cp /bin/true /usr/bin/rm; mkdir /tests",
     "the planted reward cannot be removed": "echo 1 > /logs/verifier/reward.txt; cp /bin/true /usr/bin/rm",
-    "no shell": "rm -f /bin/sh /bin/dash",
-    "no loader": "rm -f /lib64/ld-linux-* /lib/*/ld-linux-* /usr/lib/*/ld-linux-* /usr/lib64/ld-linux-*",
-    "the working directory is a file": "cd /; rm -rf /app; touch /app",
+    "no sh": "echo 1 > /logs/verifier/reward.txt; rm -f /bin/sh /bin/dash",
 }
 
 
-@pytest.mark.parametrize("attack", SABOTAGE.values(), ids=SABOTAGE.keys())
-async def test_sabotage_of_the_machine_is_never_a_reward_and_is_told_of_the_sandbox(
+@pytest.mark.parametrize("attack", REPLACED.values(), ids=REPLACED.keys())
+async def test_no_program_of_the_sandbox_is_needed_to_place_tests_and_remove_rewards(
     attack: str, make_task: MakeTask, sandbox: Sandbox
+) -> None:
+    trace = await graded(script(make_task, "echo 0 > /logs/verifier/reward.txt"), sandbox, attack)
+    assert (trace.status, trace.reward) == (Status.SCORED, 0.0), trace.reason
+
+
+SABOTAGE = {
+    "rm -f /lib64/ld-linux-* /lib/*/ld-linux-* /usr/lib/*/ld-linux-* /usr/lib64/ld-linux-*": "verifier_not_run",
+    "cd /; rm -rf /app; touch /app": "unusable_sandbox",
+}
+
+
+@pytest.mark.parametrize(("attack", "code"), SABOTAGE.items(), ids=["no loader", "the working directory is a file"])
+async def test_sabotage_of_the_machine_is_never_a_reward_and_is_told_of_the_sandbox(
+    attack: str, code: str, make_task: MakeTask, sandbox: Sandbox
 ) -> None:
     trace = await graded(script(make_task, "echo 1 > /logs/verifier/reward.txt"), sandbox, attack)
     assert (trace.status, trace.reward, trace.rewards) == (Status.INDETERMINATE, None, {"reward": None})
-    assert trace.verifier["code"] == "unusable_sandbox"
-    assert trace.reason is not None and trace.reason.startswith("the sandbox cannot be graded")
+    assert trace.verifier["code"] == code
+    assert trace.reason is not None and "sandbox" in trace.reason
 
 
 LEFT = {

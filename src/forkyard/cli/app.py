@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
-from forkyard.cli import check, doctor, image, report, run, sandbox
-from forkyard.cli.options import ENVIRONMENT, option
+from forkyard.cli import check, doctor, gateway, image, init, regrade, replay, report, run, sandbox, tasks, validate
+from forkyard.cli import eval as evals
+from forkyard.cli.options import ENVIRONMENT, Verbatim, option
 from forkyard.cli.output import complain
 from forkyard.errors import ConfigError, ForkyardError
 
@@ -30,11 +31,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT},
 )
 app.command("run")(run.run)
+app.command("eval", cls=Verbatim, help=evals.ABOUT, add_help_option=False)(evals.evaluate)
 app.command("resume")(run.resume)
+app.command("regrade")(regrade.regrade)
+app.command("replay", cls=Verbatim, help=replay.ABOUT, add_help_option=False)(replay.replay)
 app.command("report")(report.report)
+app.command("validate", cls=Verbatim, help=validate.ABOUT, add_help_option=False)(validate.validate)
+app.command("init")(init.init)
+app.command("gateway")(gateway.gateway)
 app.command("doctor")(doctor.doctor)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(image.app, name="image")
+app.add_typer(tasks.app, name="tasks")
 app.add_typer(check.app, name="check")
 
 

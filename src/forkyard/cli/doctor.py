@@ -13,7 +13,7 @@ from forkyard.cli.options import option
 from forkyard.cli.output import say
 from forkyard.errors import ConfigError, ForkyardError
 from forkyard.sandbox import Feature
-from forkyard.sandbox.findings import Examined, Finding
+from forkyard.sandbox.findings import Examined, Finding, Unusable
 from forkyard.sandbox.registry import make_provider, provider_names
 from forkyard.values import strict_json
 
@@ -60,7 +60,8 @@ async def _diagnosis(name: str) -> Diagnosis:
     try:
         provider = make_provider(name)
     except ConfigError as err:
-        return Diagnosis(name, frozenset(), (Finding("provider", False, str(err), needed=True),))
+        what, mend = (err.what, err.mend) if isinstance(err, Unusable) else (str(err), "")
+        return Diagnosis(name, frozenset(), (Finding("provider", False, what, mend, needed=True),))
     try:
         features = provider.features
         findings = await provider.findings() if isinstance(provider, Examined) else []

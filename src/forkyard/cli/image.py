@@ -23,6 +23,7 @@ from forkyard.image import (
     pull,
     push,
 )
+from forkyard.run.equipping import prune_equipped
 from forkyard.sandbox import ImageConfig
 from forkyard.sandbox.local import LocalProvider
 
@@ -96,7 +97,7 @@ def rm(names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of
 
 @app.command("prune")
 def prune_() -> None:
-    """Remove layers of no image, and downloads nobody went on with for a day, and say which."""
+    """Remove layers of no image, images made for agent CLIs, and downloads left for a day, and say which."""
     asyncio.run(_prune())
 
 
@@ -152,7 +153,7 @@ async def _rm(names: list[str]) -> None:
 
 async def _prune() -> None:
     async with LocalProvider() as provider:
-        removed = await prune(provider)
+        removed = [*await prune_equipped(provider), *await prune(provider)]
     for sentence in removed:
         say(sentence)
     if not removed:

@@ -7,9 +7,19 @@ from collections.abc import Iterable
 from typing import Any
 
 import typer
+import typer.core
 
 ENVIRONMENT = "FORKYARD"
 """`FORKYARD_RUN_SAMPLES=4` is `forkyard run --samples 4`; typer makes these names by itself."""
+
+
+class Verbatim(typer.core.TyperCommand):
+    """A command that is given its arguments as they are: what they mean depends on what they choose."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep everything in `ctx.args`."""
+        ctx.args = list(args)
+        return []
 
 
 def option(*flags: str, **more: Any) -> Any:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from pydantic import ValidationError
-from rich.console import Console
 
-import forkyard.report as reports
 import forkyard.run as runs
 from forkyard.cli.options import option, pairs, share
-from forkyard.cli.output import complain, say
+from forkyard.cli.playing import ended, progress_for
 from forkyard.errors import ConfigError
 from forkyard.harness import HARNESSES
-from forkyard.run import Outcome, Plan, Progress
-from forkyard.values import counted
-
-ERRORED, BELOW = 2, 3
+from forkyard.task.registry import is_path
 
 Json = Annotated[bool, option("--json", help="Print the report as JSON and nothing else on standard output.")]
 FAIL_UNDER = "Exit 3 when the mean reward is below; a rollout without one counts as 0."
@@ -32,7 +24,20 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     context: typer.Context,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH", help="Task directories, directories of them, or tasks.py[:NAME]."),
+        typer.Argument(metavar="PATH", help="Task directories, directories and archives of them, or tasks.py[:NAME]."),
+    ] = None,
+    taskset: Annotated[
+        list[str] | None,
+        option("-d", "--taskset", metavar="SET", help="NAME@VERSION, URL@COMMIT[#FOLDER] of git, or PATH; repeatable."),
+    ] = None,
+    registry: Annotated[
+        Path | None, option("--registry", metavar="DIR", help="Where NAME@VERSION lies. [FORKYARD_HOME/tasksets]")
+    ] = None,
+    include: Annotated[
+        list[str] | None, option("-i", "--include", metavar="GLOB", help="Play only tasks of such names; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, option("-x", "--exclude", metavar="GLOB", help="Leave tasks of such names out; repeatable.")
     ] = None,
     agent: Annotated[
         str | None,
@@ -45,7 +50,11 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     concurrent: Annotated[int, option("-n", "--concurrent", metavar="N", min=1, help="Rollouts at work at once.")] = 4,
     provider: Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="Where sandboxes run.")] = "local",
     verifier: Annotated[
-        Literal["shared", "forked"] | None, option(help="Where to grade, in place of what the tasks say.")
+        Literal["shared", "forked", "separate"] | None, option(help="Where to grade, in place of what the tasks say.")
+    ] = None,
+    ve: Annotated[
+        list[str] | None,
+        option("--ve", metavar="KEY=VALUE", help="REWARDKIT_JUDGE or REWARDKIT_MODEL of verifiers; repeatable."),
     ] = None,
     base: Annotated[
         str | None, option(metavar="IMAGE", help="Start from this image (host: this machine's /usr) instead.")
@@ -70,6 +79,9 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     api_key_env: Annotated[
         str, option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")
     ] = runs.KEY_VARIABLE,
+    upstreams: Annotated[
+        Path | None, option("--upstreams", metavar="FILE", help="A TOML table of endpoints, in place of these two.")
+    ] = None,
     max_turns: Annotated[
         int | None, option("--max-turns", metavar="N", min=1, help="Replies an agent may take.")
     ] = None,
@@ -79,6 +91,15 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     retries: Annotated[
         int, option("-r", "--retries", metavar="N", min=0, max=10, help="New attempts after an infrastructure failure.")
     ] = 2,
+    env: Annotated[
+        str, option("--env", metavar="ENV", help="The env that plays: a name, or module:Class.")
+    ] = "single-agent",
+    budget_usd: Annotated[
+        float | None, option("--budget-usd", metavar="USD", min=0.000001, help="What all models together may cost.")
+    ] = None,
+    prices: Annotated[
+        Path | None, option("--prices", metavar="FILE", help="A TOML table of prices, before the one that comes along.")
+    ] = None,
     limit: Annotated[int | None, option("-l", "--limit", metavar="N", min=1, help="Play only the first tasks.")] = None,
     fail_under: Annotated[
         float | None,
@@ -93,33 +114,44 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
 
     Every option can be set by a variable as well: FORKYARD_RUN_SAMPLES=4 is --samples 4.
     """
-    progress = _progress(quiet, json)
+    progress = progress_for(quiet, json)
     if resume is not None:
         _refuse_beside_resume(context)
-        return _ended(asyncio.run(runs.resume(resume, progress)), quiet, json, fail_under)
-    if not paths:
-        raise typer.BadParameter("name a task directory, a directory of them, or a tasks.py", param_hint="PATH")
-    plan = _plan(
+        return ended(asyncio.run(runs.resume(resume, progress, budget_usd=budget_usd)), quiet, json, fail_under)
+    sets = taskset or []
+    if not paths and not sets:
+        raise typer.BadParameter(
+            "name a task directory, a directory of them, a tasks.py, or a set with -d", param_hint="PATH"
+        )
+    plan = runs.plan_of(
         run=name if name is not None else runs.new_run_name(),
         out=out,
-        paths=tuple(paths),
+        paths=(*(paths or ()), *(Path(each).expanduser() for each in sets if is_path(each))),
+        registered=tuple(each for each in sets if not is_path(each)),
+        registry=registry,
+        select=_select(include, exclude),
         harness=_harness(agent, model),
         options=pairs(ak or (), "--ak"),
         model=model,
-        base_url=(base_url or os.environ.get("OPENAI_BASE_URL")) if model else None,
+        base_url=base_url if model else None,
         api_key_env=api_key_env,
+        upstreams=upstreams,
         samples=samples,
         concurrent=concurrent,
         provider=provider,
         verifier=verifier,
+        verifier_env=pairs(ve or (), "--ve"),
         base=base,
         unbounded=unbounded,
         max_turns=max_turns,
         agent_timeout=agent_timeout,
         retries=retries,
         limit=limit,
+        env=env,
+        budget_usd=budget_usd,
+        prices=prices,
     )
-    return _ended(asyncio.run(runs.start(plan, progress)), quiet, json, fail_under)
+    return ended(asyncio.run(runs.start(plan, progress)), quiet, json, fail_under)
 
 
 def resume(
@@ -129,17 +161,23 @@ def resume(
         float | None,
         option("--fail-under", metavar="X", callback=share, help=FAIL_UNDER),
     ] = None,
+    budget_usd: Annotated[
+        float | None,
+        option("--budget-usd", metavar="USD", min=0.000001, help="In place of the run's; what is spent counts."),
+    ] = None,
     quiet: QuietFlag = False,
 ) -> int:
-    """Go on with a run: play what has no line yet, and again what ended in an infrastructure failure."""
-    return _ended(asyncio.run(runs.resume(run_dir, _progress(quiet, json))), quiet, json, fail_under)
+    """Go on with a run: play what has no line yet, and again what ended in an infrastructure failure.
+
+    With more money than the run had, what its budget cut short is played again, too.
+    """
+    outcome = asyncio.run(runs.resume(run_dir, progress_for(quiet, json), budget_usd=budget_usd))
+    return ended(outcome, quiet, json, fail_under)
 
 
-def _plan(**options: Any) -> Plan:
-    try:
-        return Plan(**options)
-    except ValidationError as err:
-        raise ConfigError(*(f"{error['loc'][0]}: {error['msg']}" for error in err.errors())) from None
+def _select(include: list[str] | None, exclude: list[str] | None) -> dict[str, Any]:
+    """The choice by patterns of names; what is excluded is never played."""
+    return {key: {"names": names} for key, names in (("include", include), ("exclude", exclude)) if names}
 
 
 def _harness(agent: str | None, model: str | None) -> str:
@@ -153,63 +191,9 @@ def _harness(agent: str | None, model: str | None) -> str:
 
 def _refuse_beside_resume(context: typer.Context) -> None:
     """A run goes on as it was planned; an option that would be ignored is a mistake."""
-    may_change = {"resume", "json", "quiet", "fail_under"}
+    may_change = {"resume", "json", "quiet", "fail_under", "budget_usd"}
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in may_change and source is not None and source.name == "COMMANDLINE":
             what = {"paths": "PATH", "name": "--run"}.get(name, f"--{name.replace('_', '-')}")
             raise typer.BadParameter(f"leave {what} out: the run goes on as it was planned", param_hint="--resume")
-
-
-def _progress(quiet: bool, json: bool) -> Progress:
-    stream = sys.stderr if json else sys.stdout
-    if quiet:
-        return Progress()
-    if stream.isatty():
-        return runs.Live(Console(file=stream, highlight=False))
-    return runs.Lines(stream)
-
-
-def _ended(outcome: Outcome, quiet: bool, json: bool, fail_under: float | None) -> int:
-    """Say how it ended; the exit code."""
-    if outcome.signal is not None:
-        complain(f"interrupted{_left(outcome)}")
-        return 128 + outcome.signal
-    if outcome.directory is None:
-        return 0
-    if outcome.stopped is not None:
-        complain(f"stopped early, because every other rollout would fail as well: {outcome.stopped}{_left(outcome)}")
-    elif not outcome.played and not quiet and not json:
-        say(f"nothing to do: all {outcome.planned} rollouts of {outcome.directory} are done")
-    found = reports.report([outcome.directory])
-    if json:
-        say(reports.to_json(found))
-    elif not quiet:
-        say(reports.to_text(found))
-    if outcome.stopped is not None or outcome.errored:
-        return ERRORED
-    if not any(group.overall.scored for group in found.groups):
-        complain(f"nothing was scored ({counted(outcome.planned, 'rollout')}); the reasons are in {found.files[0]}")
-        return ERRORED
-    return BELOW if fail_under is not None and _below(found, fail_under) else 0
-
-
-def _left(outcome: Outcome) -> str:
-    """How much is on record and how to play the rest."""
-    if outcome.directory is None:
-        return " before anything started"
-    left = outcome.planned - outcome.recorded
-    return (
-        f"; {outcome.recorded} of {outcome.planned} rollouts are on record, {left} are not. "
-        f"Play the rest with: {outcome.resume_command}"
-    )
-
-
-def _below(found: reports.Report, threshold: float) -> bool:
-    rows = [group.strict or group.overall for group in found.groups]  # what earned no reward earned 0 here
-    means = [row.mean_reward for row in rows]
-    below = not means or any(mean is None or mean < threshold for mean in means)
-    if below:
-        shown = ", ".join(reports.shown(mean) for mean in means) or "nothing was scored"
-        complain(f"the mean reward is below --fail-under {threshold:g}: {shown}")
-    return below

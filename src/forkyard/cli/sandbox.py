@@ -16,8 +16,9 @@ from forkyard.cli.output import columns, complain, say, utc
 from forkyard.errors import ConfigError
 from forkyard.run import Interrupt
 from forkyard.sandbox import Provider, Sandbox, SandboxSpec, patch
+from forkyard.sandbox.keeping import keep_policy, told
 from forkyard.sandbox.local import LocalProvider
-from forkyard.values import one_line, printable
+from forkyard.values import counted, one_line, printable
 
 app = typer.Typer(help="Make, run, fork and remove named sandboxes.", no_args_is_help=True)
 
@@ -89,7 +90,10 @@ def sweep(
         option("--older-than", metavar="AGE", help="Also remove named sandboxes not used for so long, as 7d or 12h."),
     ] = None,
 ) -> None:
-    """Remove what dead processes left behind, and say what it was. Never what runs, never an image."""
+    """Remove what dead processes left behind, and say what it was. Never what runs, never an image.
+
+    Disks of rollouts that were kept go by their policy (FORKYARD_KEEP_DAYS, FORKYARD_KEEP_GB; 0 forgets all of them).
+    """
     asyncio.run(_sweep(None if older_than is None else _seconds(older_than)))
 
 
@@ -153,8 +157,11 @@ async def _started(provider: Provider, name: str) -> AsyncIterator[Sandbox]:
 async def _ls() -> None:
     async with LocalProvider() as provider:
         found = await provider.sandboxes()
+        kept = await provider.kept_disks()
     rows = [(box.name or box.id, box.state, box.image, box.parent or "-", utc(box.created)) for box in found]
     say(columns(("NAME", "STATE", "IMAGE", "PARENT", "CREATED"), rows))
+    if kept:
+        complain(f"kept beside these: {told(kept, keep_policy())}")
 
 
 async def _rm(names: list[str]) -> None:
@@ -195,6 +202,8 @@ async def _sweep(older_than: float | None) -> None:
         removed = await provider.sweep()
         if older_than is not None:
             removed += await provider.sweep_unused(older_than)
+        if pruned := await provider.prune_kept(keep_policy()):
+            removed.append(f"{counted(len(pruned), 'kept disk')}: the policy keeps no more")
     for sentence in removed:
         say(sentence)
     if not removed:

@@ -32,32 +32,34 @@ class RetryRule(Config):
     @field_validator("message")
     @classmethod
     def _is_pattern(cls, text: str | None) -> str | None:
-        if text is not None:
-            re.compile(text)
+        try:
+            re.compile(text or "")
+        except (re.error, RecursionError, OverflowError) as err:
+            raise ValueError(f"it is no regular expression: {err}") from None
         return text
 
 
 class RetryConfig(Config):
     """How often what failed is tried again: the first rule that fits an error decides, else `max_retries`."""
 
-    max_retries: int = Field(0, ge=0)
-    rules: tuple[RetryRule, ...] = ()
+    max_retries: int = Field(0, ge=0, description="New attempts after an infrastructure failure.")
+    rules: tuple[RetryRule, ...] = Field((), description="Tables of type, status_code, message and max_retries.")
 
 
 class HarnessChoice(Config):
     """A harness by name or module:Class; every other key is an option of its construction."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    id: str
+    id: str = Field(description="The program around the model: a name, or module:Class.")
 
 
 class RuntimeChoice(Config):
     """A provider by name; `image` and `workdir` stand where the task names none, other keys are its options."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    type: str | None = None
-    image: str | None = None
-    workdir: str | None = None
+    type: str | None = Field(None, description="Where sandboxes run: a provider, or module:Class.")
+    image: str | None = Field(None, description="The image of tasks that name none.")
+    workdir: str | None = Field(None, description="The working directory of tasks that name none.")
 
 
 class SamplingConfig(Config):
@@ -74,10 +76,10 @@ class SamplingConfig(Config):
 class AgentTimeout(Config):
     """Deadlines in seconds in the place of the task's. `rollout` is the agent's own time."""
 
-    setup: float | None = Field(None, gt=0)
-    rollout: float | None = Field(None, gt=0)
-    finalize: float | None = Field(None, gt=0)
-    scoring: float | None = Field(None, gt=0)
+    setup: float | None = Field(None, gt=0, description="Seconds for setup, in place of the task's.")
+    rollout: float | None = Field(None, gt=0, description="Seconds for the agent's own work.")
+    finalize: float | None = Field(None, gt=0, description="Seconds for `finalize`, in place of the task's.")
+    scoring: float | None = Field(None, gt=0, description="Seconds for grading, in place of the task's.")
 
     @property
     def of_task(self) -> TaskTimeout:
@@ -88,9 +90,9 @@ class AgentTimeout(Config):
 class BudgetConfig(Config):
     """What an agent may spend in one rollout; None is no bound."""
 
-    usd: float | None = Field(None, gt=0)
-    tokens: int | None = Field(None, gt=0)
-    calls: int | None = Field(None, gt=0)
+    usd: float | None = Field(None, gt=0, description="Money for one rollout.")
+    tokens: int | None = Field(None, gt=0, description="Input and output tokens of one rollout.")
+    calls: int | None = Field(None, gt=0, description="Model calls of one rollout.")
 
 
 class AgentConfig(Config):
@@ -98,16 +100,16 @@ class AgentConfig(Config):
 
     harness: HarnessChoice | None = None
     runtime: RuntimeChoice = RuntimeChoice()
-    model: str | None = None
+    model: str | None = Field(None, description="Its model in place of the run's.")
     sampling: SamplingConfig = SamplingConfig()
-    max_turns: int | None = Field(None, ge=1)
-    max_input_tokens: int | None = Field(None, ge=1)
-    max_output_tokens: int | None = Field(None, ge=1)
-    max_total_tokens: int | None = Field(None, ge=1)
+    max_turns: int | None = Field(None, ge=1, description="Replies of the model.")
+    max_input_tokens: int | None = Field(None, ge=1, description="Tokens of all prompts together.")
+    max_output_tokens: int | None = Field(None, ge=1, description="Tokens of all replies together.")
+    max_total_tokens: int | None = Field(None, ge=1, description="Tokens of both.")
     timeout: AgentTimeout = AgentTimeout()
     budget: BudgetConfig = BudgetConfig()
     retries: RetryConfig = RetryConfig()
-    verifier: VerifierMode | None = None
+    verifier: VerifierMode | None = Field(None, description="Where to grade, in place of what the tasks say.")
 
     @field_validator("harness", mode="before")
     @classmethod
@@ -118,8 +120,8 @@ class AgentConfig(Config):
 class EnvTimeout(Config):
     """Deadlines of an episode in seconds: `episode` of `Env.run`, `finalize` of `Env.finalize`."""
 
-    episode: float | None = Field(None, gt=0)
-    finalize: float | None = Field(None, gt=0)
+    episode: float | None = Field(None, gt=0, description="Seconds for all rollouts of an episode.")
+    finalize: float | None = Field(None, gt=0, description="Seconds for judging it as a whole.")
 
 
 class EnvConfig(Config):
@@ -127,7 +129,9 @@ class EnvConfig(Config):
 
     timeout: EnvTimeout = EnvTimeout()
     retries: RetryConfig = RetryConfig()
-    max_concurrent_agents: int | None = Field(1, ge=1)
+    max_concurrent_agents: int | None = Field(
+        1, ge=1, description="Rollouts of one episode at work at once; null is no bound."
+    )
 
     agents: ClassVar[tuple[str, ...]] = ()
 

@@ -1,157 +1,348 @@
 """One rollout: fork, set up, act, grade. The order of its phases is the contract of the env API.
 
-fork      a sandbox from the task's image, built when it is missing
-setup     Task.setup, then Harness.setup
-agent     Harness.launch, until it is done or its deadline passes
-finalize  Task.finalize
-grade     hidden files enter, Task.score (see `forkyard.grade`), the logs are kept
+fork      a sandbox from the task's image, built when it is missing, or one that is lent
+setup     Task.setup, then Harness.setup; the tools and the route to the model open
+agent     Harness.launch, until it is done or its deadline passes, once or once for each turn of a conversation
+seal      the route to the model and the tools close for good
+finalize  Task.finalize; what the task declares is collected, when somebody asked for it
+grade     Harness.score, then hidden files enter, Task.score (see `forkyard.grade`), the logs are kept
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Set
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
-from forkyard.env.agent import OnPhase, Seat
-from forkyard.errors import ForkyardError, HarnessError, ModelError, SandboxError, TaskError, boundary
-from forkyard.grade import check_mode, graded, keep_logs, settle_failure
-from forkyard.sandbox import NO_NETWORK, Feature, Limits, Sandbox, SandboxSpec
-from forkyard.sandbox.promises import kept
-from forkyard.task import Task, TaskTimeout, invoke
-from forkyard.trace import Status, Timing, Trace
+from forkyard.env.boxes import sandbox_spec, seated_task, verified_task, verifier_sandbox, working_directory
+from forkyard.env.judges import JudgeRoutes
+from forkyard.env.loan import Loan
+from forkyard.env.seat import OnPhase, Seat, grading_mode
+from forkyard.errors import (
+    EngineLost,
+    ForkyardError,
+    HarnessError,
+    SandboxError,
+    SandboxLost,
+    StoppedError,
+    TaskError,
+    boundary,
+)
+from forkyard.grade import (
+    Grading,
+    closed,
+    collect_declared,
+    graded,
+    program_failure,
+    settle_failure,
+    unheard,
+    unknown,
+)
+from forkyard.harness import ModelContext
+from forkyard.sandbox import NO_NETWORK, Sandbox
+from forkyard.task import AnyToolset, Task, invoke
+from forkyard.tools import RolloutTools
+from forkyard.trace import Timing, Trace
 
-RESOURCES = {"cpus": "cpu", "memory_mb": "memory", "disk_mb": "disk"}
-"""The bounds a task can ask for, and the fields of `TaskResources` it does so by."""
-
-
-async def play(config: Seat, task: Task, trace: Trace, on_phase: OnPhase) -> None:
-    """Play one rollout into `trace`. Everything that goes wrong is on the trace; only cancellation is raised."""
-    task = _with_deadlines(task, config.timeout)
-    sandbox: Sandbox | None = None
-    acted = False
-    try:
-        mode = check_mode(config.verifier or task.data.verifier)
-        on_phase(trace, "fork")
-        image = await config.image_for(task)
-        with _timed(trace.timing, "fork_ms"):
-            sandbox = await config.provider.create(sandbox_spec(task, image, config.provider.features))
-        on_phase(trace, "setup")
-        with _timed(trace.timing, "setup_ms"):
-            await _set_up(config, task, trace, sandbox)
-        if trace.status is None:
-            on_phase(trace, "agent")
-            if task.setup_network is not None:
-                await sandbox.set_network(task.network or NO_NETWORK)
-            acted = True
-            with _timed(trace.timing, "agent_ms"):
-                await _launch(config, task, trace, sandbox)
-            await _finalize(task, trace, sandbox)
-            on_phase(trace, "grade")
-            async with graded(task, trace, sandbox, mode) as verifier:
-                if config.keep_logs_in is not None:
-                    await keep_logs(trace, verifier, config.keep_logs_in / trace.id)
-    except ForkyardError as err:
-        settle_failure(trace, err, acted)
-    except Exception as err:  # noqa: BLE001 - a fault of ours in one rollout must not end the others
-        trace.record_error(err)
-        status = Status.INDETERMINATE if acted else Status.INFRASTRUCTURE_ERROR  # whatever an agent can provoke
-        trace.settle(status, f"internal error: {type(err).__name__}: {err}")
-    finally:
-        if sandbox is not None:
-            if visits := sandbox.visits:
-                trace.info["network"] = [asdict(visit) for visit in visits]
-            await _closed(sandbox, trace)
-        on_phase(trace, "done")
+if TYPE_CHECKING:
+    from forkyard.gateway import Route
 
 
-async def _set_up(config: Seat, task: Task, trace: Trace, sandbox: Sandbox) -> None:
-    try:
-        async with asyncio.timeout(task.data.timeout.setup):
-            with boundary(TaskError, f"task {type(task).__name__} setup"):
-                await invoke(task.setup, task=task.data, trace=trace, runtime=sandbox)
-            with boundary(HarnessError, f"harness {config.harness.name} setup"):
-                await config.harness.setup(task, sandbox)
-    except TimeoutError:
-        trace.record_timeout("setup")
-        trace.settle(Status.INFRASTRUCTURE_ERROR, f"setup took longer than {task.data.timeout.setup:g} s")
+class Rollout:
+    """One rollout under way: its sandbox, its route to the model, and how far it has come.
 
+    Everything that goes wrong is on the trace; only cancellation is raised.
+    """
 
-async def _launch(config: Seat, task: Task, trace: Trace, sandbox: Sandbox) -> None:
-    try:
-        async with asyncio.timeout(task.data.timeout.agent):
-            with boundary(HarnessError, f"harness {config.harness.name}"):
-                await config.harness.launch(config.context, task, trace, sandbox)
-    except TimeoutError as err:
-        if unheard := _unheard(config, trace):
-            raise ModelError(f"{unheard}, until the agent's time was up", 504) from err
-        trace.record_timeout("agent")
-    trace.stop("agent_completed")
+    def __init__(
+        self,
+        seat: Seat,
+        task: Task,
+        trace: Trace,
+        on_phase: OnPhase,
+        loan: Loan | None,
+        collect: bool,
+        tools: Sequence[AnyToolset] = (),
+    ) -> None:
+        self.seat = seat
+        self.task = seated_task(seat, task)
+        self.trace = trace
+        self.ended = False
+        self._on_phase = on_phase
+        self._loan = loan
+        self._collect = collect
+        self._sandbox: Sandbox | None = loan.sandbox if loan else None
+        self._route: Route | None = None
+        self._given_tools = tools
+        self._tools = RolloutTools(self.task, trace, tools)
+        self._context = ModelContext()
+        self._acted = False
+        self._touched = loan is not None and loan.touched  # an agent has been in the sandbox
+        self._left = self.task.data.timeout.agent  # seconds
+        trace.state = type(task).state_type()()
 
+    async def play(self) -> None:
+        """The whole of it, with one segment of the agent's."""
+        try:
+            await self.open()
+            if self.going:
+                await self.act()
+            await self.finish()
+        finally:
+            await self.close()
 
-def _unheard(config: Seat, trace: Trace) -> str | None:
-    """Why an agent that ran out of time was never given any: its model failed, or never said a word."""
-    if trace.model_failing:
-        return f"the model's provider kept failing ({trace.model_failing})"
-    if config.context.model is not None and not trace.steps:
-        return "the model did not answer once"
-    return None
+    @property
+    def going(self) -> bool:
+        """Whether the agent may act: nothing has failed and nothing has stopped it."""
+        return self.trace.status is None and not self.trace.errors
 
+    async def open(self) -> None:
+        """Get a sandbox, set it up, and open the route to the model."""
+        with self._on_record():
+            await self._fork()
+            self._on_phase(self.trace, "setup")
+            with _timed(self.trace.timing, "setup_ms"):
+                await self._set_up()
+            if self.going:
+                await self._connect()
 
-async def _finalize(task: Task, trace: Trace, sandbox: Sandbox) -> None:
-    """Like the agent's, this deadline is a stop and no failure: grading goes on."""
-    try:
-        async with asyncio.timeout(task.data.timeout.finalize):
-            with boundary(TaskError, f"task {type(task).__name__} finalize"):
-                await invoke(task.finalize, task=task.data, trace=trace, runtime=sandbox)
-    except TimeoutError:
-        trace.is_timeout = True
-        trace.info["finalize_timeout"] = task.data.timeout.finalize
+    async def act(self) -> None:
+        """Let the harness act once, on the conversation as it stands, within what is left of the agent's time."""
+        with self._on_record():
+            if not self._acted:
+                self._on_phase(self.trace, "agent")
+                if self.task.setup_network is not None:
+                    await self._running.set_network(self.task.network or NO_NETWORK)
+            self._acted = self._touched = True
+            if self._loan is not None:
+                self._loan.touched = True
+            with _timed(self.trace.timing, "agent_ms"):
+                await self._launch()
 
+    async def finish(self) -> None:
+        """End the agent's part: seal, finalize, collect, grade. What is settled already is not graded."""
+        with self._on_record():
+            await self._seal()
+            if self._acted and self.trace.status is None:
+                await self._finalize()
+                await self._score_harness()
+                if self.trace.metrics:  # what is not the verifier's stands when the rollout is graded again
+                    self.trace.info["agent_metrics"] = dict(self.trace.metrics)
+                if not self.task.scoring_deferred:
+                    self._on_phase(self.trace, "grade")
+                    await self._grade()
 
-async def _closed(sandbox: Sandbox, trace: Trace) -> None:
-    """Close a sandbox; a failure is tried once more, then put on the record: it changes no score."""
-    try:
-        await sandbox.close()
-    except SandboxError as first:
-        trace.info["close"] = str(first)
-        with suppress(SandboxError):
-            await sandbox.close()
+    async def close(self) -> None:
+        """Let go of everything. What goes wrong now is noted and changes no score."""
+        if self.ended:
+            return
+        self.ended = True
+        try:
+            await self._seal()
+        finally:
+            await self._leave_sandbox()
+            self._on_phase(self.trace, "done")
 
+    @property
+    def _running(self) -> Sandbox:
+        if self._sandbox is None:
+            raise SandboxLost("the rollout has no sandbox")
+        return self._sandbox
 
-def sandbox_spec(task: Task, image: str, features: Set[Feature]) -> SandboxSpec:
-    """What a task asks of its sandbox; bounds that a provider with these features does not keep are left out."""
-    return SandboxSpec(
-        image=image,
-        env=dict(task.runtime_env()),
-        workdir=task.data.workdir,
-        network=task.setup_network or task.network or NO_NETWORK,
-        limits=kept(limits_of(task), features),
-    )
+    @contextmanager
+    def _on_record(self) -> Iterator[None]:
+        trace = self.trace
+        try:
+            yield
+        except ForkyardError as err:
+            if self._loan is not None and self._loan.over:
+                err = SandboxError(f"the lent sandbox was closed by its owner during the rollout: {err}")
+            settle_failure(trace, err, self._touched)
+        except Exception as err:  # noqa: BLE001 - a fault of ours in one rollout must not end the others
+            trace.record_error(err)
+            trace.settle(unknown(self._touched), f"internal error: {type(err).__name__}: {err}")
 
+    async def _fork(self) -> None:
+        self._on_phase(self.trace, "fork")
+        if self._loan is not None:
+            self.trace.info["lent"] = self._running.id
+            return
+        if self.task.compose_directory is not None:
+            from forkyard.env.composing import composed  # few tasks are of several containers
 
-def limits_of(task: Task) -> Limits:
-    """The bounds a task asks for. Raises ConfigError for numbers too small to be any."""
-    asked = task.data.resources
-    given = {bound: getattr(asked, field) for bound, field in RESOURCES.items()}
-    return Limits(**{bound: _megabytes(value) if bound.endswith("_mb") else value for bound, value in given.items()})
+            with _timed(self.trace.timing, "fork_ms"):
+                self._sandbox = await composed(self.seat, self.task)
+            return
+        provider = self.seat.provider
+        image = await self.seat.image_for(self.task)
+        with _timed(self.trace.timing, "fork_ms"):
+            self._sandbox = await provider.create(sandbox_spec(self.task, image, provider.features))
 
+    async def _set_up(self) -> None:
+        task = self.task
+        try:
+            async with asyncio.timeout(task.data.timeout.setup):
+                with boundary(TaskError, f"task {type(task).__name__} setup"):
+                    await invoke(task.setup, task=task.data, trace=self.trace, runtime=self._running)
+                await self._set_up_harness()
+        except TimeoutError:
+            self.trace.record_timeout("setup")
+            self.trace.settle(unknown(self._touched), f"setup took longer than {task.data.timeout.setup:g} s")
 
-def _megabytes(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else max(1, round(gigabytes * 1024))
+    async def _set_up_harness(self) -> None:
+        harness = self.seat.harness
+        with boundary(HarnessError, f"harness {harness.name} setup"):
+            await harness.setup(self.task, self._running)
+        await self._tools.open()
 
+    async def _connect(self) -> None:
+        """Open this rollout's way to its model."""
+        seat = self.seat
+        if seat.gateway is None or seat.model is None:
+            self._context = await self._with_tools(ModelContext(sampling=seat.sampling, limits=seat.limits))
+            return
+        from forkyard.gateway import NO_BUDGET  # a rollout without a model does without the gateway
 
-def _with_deadlines(task: Task, timeout: TaskTimeout) -> Task:
-    given = timeout.model_dump(exclude_none=True)
-    return task.with_data(timeout=task.data.timeout.model_copy(update=given)) if given else task
+        budget = seat.budget or NO_BUDGET
+        self._route = route = seat.gateway.open(
+            self.trace, seat.model, sampling=seat.sampling, limits=seat.limits, budget=budget, task=self.task
+        )
+        endpoint = await route.listen(self._running) if seat.harness.needs_endpoint else None
+        self._context = await self._with_tools(ModelContext(route.model(), seat.sampling, seat.limits, endpoint))
+
+    async def _with_tools(self, context: ModelContext) -> ModelContext:
+        how = self.seat.harness.calls_tools
+        servers = await self._tools.listen(self._running) if how == "mcp" else {}
+        return replace(context, toolbox=self._tools.toolbox, tools=servers)
+
+    async def _launch(self) -> None:
+        seat, trace = self.seat, self.trace
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(self._left):
+                with boundary(HarnessError, f"harness {seat.harness.name}"):
+                    launch = seat.harness.launch(self._context, self.task, trace, self._running)
+                    await self._tools.guarding(launch)
+        except TimeoutError as err:
+            has_model, asks_itself = self._context.model is not None, seat.harness.needs_endpoint
+            failure = unheard(trace, has_model=has_model, asks_itself=asks_itself)
+            if self._failure is None and failure is not None:
+                raise failure from err
+            trace.record_timeout("agent")
+        except StoppedError as err:
+            trace.stop(err.condition)
+        except HarnessError as err:
+            if self._route is None or not self._route.refused:
+                raise (self._failure or program_failure(trace, err)) from err
+            trace.stop(self._route.refused)  # its program gave up when it was refused another call
+        finally:
+            if self._left is not None:
+                self._left = max(0.0, self._left - (time.monotonic() - started))
+            self._narrate()
+        if self._failure is not None:
+            raise self._failure
+        trace.stop("agent_completed")
+
+    @property
+    def _failure(self) -> TaskError | None:
+        """What the task's own code raised at a call of the model; a program in the sandbox was only told of it."""
+        return None if self._route is None else self._route.failure
+
+    def _narrate(self) -> None:
+        """A program inside the sandbox tells nothing itself: its conversation is what the model was asked."""
+        trace = self.trace
+        if not trace.messages and (main := trace.graph.main) is not None:
+            trace.messages.extend(main.messages)
+
+    async def _seal(self) -> None:
+        """From here on nothing of the agent's reaches a model or a tool, and no key of this rollout opens anything."""
+        try:
+            if self._route is not None:
+                route, self._route = self._route, None
+                await route.close()
+        finally:
+            await self._tools.close()
+
+    async def _finalize(self) -> None:
+        """Like the agent's, this deadline is a stop and no failure: grading goes on."""
+        task, trace = self.task, self.trace
+        try:
+            async with asyncio.timeout(task.data.timeout.finalize):
+                with boundary(TaskError, f"task {type(task).__name__} finalize"):
+                    await invoke(task.finalize, task=task.data, trace=trace, runtime=self._running)
+        except TimeoutError:
+            trace.record_timeout("finalize")
+        if self._collect and not trace.state.artifacts:
+            trace.state.artifacts = await collect_declared(
+                task, trace, self._running, await working_directory(self.seat, task)
+            )
+
+    async def _score_harness(self) -> None:
+        """The harness's own metrics, taken where the agent worked."""
+        harness = self.seat.harness
+        try:
+            async with asyncio.timeout(self.task.data.timeout.scoring):
+                with boundary(HarnessError, f"harness {harness.name} score"):
+                    await harness.score(self.trace, self._running)
+        except TimeoutError:
+            self.trace.is_timeout = True
+        except EngineLost:
+            raise
+        except ForkyardError as err:  # metrics of the agent's program are not what the task is worth
+            self.trace.record_error(err)
+
+    async def _grade(self) -> None:
+        seat = self.seat
+        mode = grading_mode(seat, self.task)
+        task = verified_task(seat, self.task) if mode == "separate" else self.task
+        usd = None if seat.budget is None else seat.budget.usd
+        judges = None if seat.gateway is None else JudgeRoutes(seat.gateway, self.trace, seat.model, usd)
+        grading = Grading(
+            task=task,
+            mode=mode,
+            fresh=lambda: verifier_sandbox(seat, task),
+            end=self._leave_sandbox,
+            lent=self._loan is not None,
+            workdir=await working_directory(seat, self.task),
+            retries=seat.verification.retries,
+            keep_in=None if seat.keep_logs_in is None else seat.keep_logs_in / self.trace.id,
+            ask=judges,
+            serve=None if judges is None else judges.serve,
+        )
+        try:
+            await graded(grading, self.trace, self._running)
+        finally:
+            if judges is not None:
+                await judges.close()
+
+    async def _leave_sandbox(self) -> None:
+        """The rollout's part with its sandbox is over: its own is closed, a lent one stays as it is."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is None:
+            return
+        if visits := sandbox.visits:
+            self.trace.info["network"] = [asdict(visit) for visit in visits]
+        if self._loan is None:
+            await self._keep_disk(sandbox)
+            if trouble := await closed(sandbox):
+                self.trace.info["close"] = trouble
+
+    async def _keep_disk(self, sandbox: Sandbox) -> None:
+        """What was graded in a fork can be graded again: its disk is sealed as the agent left it."""
+        status, mode = self.trace.status, self.trace.verifier.get("mode")
+        graded_there = mode == "forked" and status is not None and status.graded
+        if self.seat.keep_disk is not None and graded_there and sandbox.info.state == "stopped":
+            await self.seat.keep_disk(self.trace, self.task, sandbox)
 
 
 @contextmanager
 def _timed(timing: Timing, field: str) -> Iterator[None]:
+    """Add the time it takes to a field."""
     started = time.perf_counter()
     try:
         yield
     finally:
-        setattr(timing, field, (time.perf_counter() - started) * 1000)
+        setattr(timing, field, (getattr(timing, field) or 0.0) + (time.perf_counter() - started) * 1000)

@@ -1,7 +1,28 @@
 """Grading: after the agent, before the record."""
 
-from forkyard.grade.blame import settle_failure
+from forkyard.grade.archives import cleaned
+from forkyard.grade.artifacts import NOTHING, Collected, collect, double_artifacts, place, restore
+from forkyard.grade.blame import program_failure, settle_failure, unheard, unknown
+from forkyard.grade.declared import collect_declared
+from forkyard.grade.grading import Grading, closed
 from forkyard.grade.logs import keep_logs
-from forkyard.grade.phase import check_mode, graded
+from forkyard.grade.phase import graded
 
-__all__ = ["check_mode", "graded", "keep_logs", "settle_failure"]
+__all__ = [
+    "NOTHING",
+    "Collected",
+    "Grading",
+    "cleaned",
+    "closed",
+    "collect",
+    "collect_declared",
+    "double_artifacts",
+    "graded",
+    "keep_logs",
+    "place",
+    "program_failure",
+    "restore",
+    "settle_failure",
+    "unheard",
+    "unknown",
+]

@@ -1,7 +1,8 @@
 """The grading phase: the agent is done; from here on nothing it left running or lying about may choose the score.
 
     shared     the verifier works in the agent's sandbox, beside what the agent left running
-    forked     the agent's sandbox is stopped, which ends all of its processes, and the verifier works in a fork
+    forked     the verifier works in a fork of the agent's disk, without any process the agent left
+    separate   the agent's sandbox ends, and the verifier works in a fresh one with the declared artifacts
 
 Hidden files enter a sandbox here, through `Task.stage_verifier`, and nowhere else.
 """
@@ -9,57 +10,53 @@ Hidden files enter a sandbox here, through `Task.stage_verifier`, and nowhere el
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-from forkyard.errors import ConfigError, RolloutError, TaskError, boundary
+from forkyard.errors import RolloutError
 from forkyard.grade.blame import settle_failure
+from forkyard.grade.evidence import keep_evidence, note_artifacts
+from forkyard.grade.grading import Grading, closed, score, stage
+from forkyard.grade.logs import keep_logs, keep_parts
+from forkyard.grade.separate import verify_separately
 from forkyard.sandbox import Sandbox
-from forkyard.task import Task, VerifierMode, invoke
 from forkyard.trace import Status, Trace
 
 
-@asynccontextmanager
-async def graded(task: Task, trace: Trace, sandbox: Sandbox, mode: VerifierMode) -> AsyncIterator[Sandbox]:
-    """Grade what the agent left in `sandbox`, then lend out the sandbox that graded, for its logs.
+async def graded(grading: Grading, trace: Trace, sandbox: Sandbox) -> None:
+    """Grade what the agent left in `sandbox`. Settles the trace's status whatever happens, short of cancellation.
 
-    Settles the trace's status whatever happens, short of cancellation. `sandbox` is borrowed: in mode "forked" it is
-    left stopped.
+    `sandbox` is left stopped by mode "forked" unless it is lent, and has ended after mode "separate". A task that is
+    graded by its record alone needs no fork: nobody looks into a sandbox.
     """
-    trace.verifier["mode"] = mode
+    trace.verifier["mode"] = grading.mode
     started = time.perf_counter()
-    verifier = sandbox
+    try:
+        verify = verify_separately if grading.mode == "separate" else _verify_on_its_disk
+        await verify(grading, trace, sandbox)
+        trace.settle(Status.INDETERMINATE, "the verifier said nothing")
+    finally:
+        trace.timing.grade_ms = (time.perf_counter() - started) * 1000
+
+
+async def _verify_on_its_disk(grading: Grading, trace: Trace, sandbox: Sandbox) -> None:
+    task, verifier, early = grading.task, sandbox, False
     try:
         try:
-            verifier = await _place(sandbox, mode)
+            early = await keep_evidence(grading, trace, sandbox)
+            if grading.mode == "forked" and not task.graded_by_record:
+                if not grading.lent:
+                    await sandbox.stop()
+                verifier = await sandbox.fork()
             if task.verifier_network is not None:
                 await verifier.set_network(task.verifier_network)
-            await _verify(task, trace, verifier)
+            await stage(task, trace, verifier, f"task {type(task).__name__} stage_verifier")
+            await score(grading, trace, verifier)
         except RolloutError as err:
             settle_failure(trace, err, acted=True)
-        trace.settle(Status.INDETERMINATE, "the verifier said nothing")
-        trace.timing.grade_ms = (time.perf_counter() - started) * 1000
-        yield verifier
+        if grading.keep_in is not None and early:
+            await keep_parts(trace, verifier, grading.keep_in, ("agent", "verifier"))
+        elif grading.keep_in is not None:
+            await keep_logs(trace, verifier, grading.keep_in)
+            note_artifacts(grading)
     finally:
-        if verifier is not sandbox:
-            await verifier.close()
-
-
-def check_mode(mode: VerifierMode) -> VerifierMode:
-    """The mode, if there is such a thing; said before the agent acts. Raises ConfigError."""
-    if mode == "separate":
-        raise ConfigError("grading mode 'separate' is not available yet: use 'shared' or 'forked'")
-    return mode
-
-
-async def _place(sandbox: Sandbox, mode: VerifierMode) -> Sandbox:
-    if mode == "shared":
-        return sandbox
-    await sandbox.stop()
-    return await sandbox.fork()
-
-
-async def _verify(task: Task, trace: Trace, verifier: Sandbox) -> None:
-    with boundary(TaskError, f"task {type(task).__name__} stage_verifier"):
-        await invoke(task.stage_verifier, task=task.data, trace=trace, runtime=verifier)
-    await task.score(trace, verifier)
+        if verifier is not sandbox and (trouble := await closed(verifier)):
+            trace.info["close"] = trouble

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from forkyard.errors import ContextLengthError, HarnessError
 from forkyard.harness.base import Harness, ModelContext
 from forkyard.harness.calls import BASH_TOOL, FENCED_PROMPT, CallError, checked, command_of, last_block
+from forkyard.harness.offering import CallsTools
 from forkyard.harness.shell import Shell
+from forkyard.harness.toolbox import Own, Toolbox
 from forkyard.harness.turns import ask, open_conversation
 from forkyard.model import Model, Reply, ToolsRefusedError
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task
-from forkyard.trace import Message, Trace, limit_reached, messages
+from forkyard.trace import Message, ToolCall, Trace, limit_reached, messages
+from forkyard.values import strict_json
 
 ToolMode = Literal["auto", "native", "fenced"]
 
@@ -24,10 +28,11 @@ class BashHarness(Harness):
     `output_chars` is what the model sees of a command's output, from its end; `command_timeout` is in seconds.
     `max_turns` holds where the agent's limits set none. `tool_mode` "native" uses the provider's tool calls,
     "fenced" asks for ```bash blocks in plain text, which small models do better, and "auto" begins native and
-    changes over when the provider takes no tools.
+    changes over when the provider takes no tools. The tools of a task are called natively only.
     """
 
     name: ClassVar[str] = "bash"
+    calls_tools: ClassVar[CallsTools] = "here"
 
     def __init__(
         self,
@@ -43,6 +48,13 @@ class BashHarness(Harness):
         self.output_chars = output_chars
         self.command_timeout = command_timeout
         self.tool_mode = tool_mode
+
+    def problems(self, task: Task) -> list[str]:
+        """A task's tools may not be had, and in fences none can."""
+        problems = super().problems(task)
+        if self.tool_mode == "fenced" and not problems and (task.shared_toolsets or task.toolsets(task.config)):
+            problems.append('the task offers tools, which nothing can call with tool_mode "fenced": leave that out')
+        return problems
 
     async def launch(self, ctx: ModelContext, task: Task, trace: Trace, runtime: Sandbox) -> None:
         """Act until done."""
@@ -60,7 +72,7 @@ class BashHarness(Harness):
             timeout=self.command_timeout,
             shown=self.output_chars,
         )
-        talk = _Talk(ctx.model, ctx, trace, shell, self.tool_mode)
+        talk = _Talk(ctx.model, ctx, trace, shell, ctx.toolbox or Toolbox(task, trace), self.tool_mode)
         while (reached := limit_reached(trace, limits)) is None:
             try:
                 reply = await talk.ask()
@@ -77,12 +89,17 @@ class BashHarness(Harness):
 class _Talk:
     """One rollout's conversation: which way commands travel is settled by the first reply."""
 
-    def __init__(self, model: Model, ctx: ModelContext, trace: Trace, shell: Shell, mode: ToolMode) -> None:
+    def __init__(
+        self, model: Model, ctx: ModelContext, trace: Trace, shell: Shell, toolbox: Toolbox, mode: ToolMode
+    ) -> None:
         self._model = model
         self._sampling = ctx.sampling
         self._trace = trace
         self._shell = shell
-        self._may_change = mode == "auto" and not any(message.get("tool_calls") for message in trace.messages)
+        self._toolbox = toolbox
+        self._tools = (BASH_TOOL, *toolbox.specs)
+        called = any(message.get("tool_calls") for message in trace.messages)
+        self._may_change = mode == "auto" and not called and not toolbox.servers
         self._fenced = False
         if mode == "fenced" or trace.info.get("tool_mode") == "fenced":
             self._use_fences()
@@ -94,7 +111,7 @@ class _Talk:
             _explain_fences(self._trace.messages)
 
     async def ask(self) -> Reply:
-        tools = () if self._fenced else (BASH_TOOL,)
+        tools = () if self._fenced else self._tools
         try:
             reply = await ask(self._model, self._trace, tools, self._sampling)
         except ToolsRefusedError:
@@ -108,18 +125,25 @@ class _Talk:
     async def act(self, message: Message) -> bool:
         """Run what the message asks for, each result on the record before the next; False when it asks nothing."""
         calls = message.get("tool_calls") or []
+        own: Own = {"bash": self._run_call}
         for call in calls:
-            try:
-                result = await self._shell.run(command_of(call))
-            except CallError as err:
-                result = f"error: {err}"
-            self._trace.messages.append(messages.tool_result(str(call.get("id") or ""), result))
+            self._trace.messages.append(await self._toolbox.answer(call, own, self._tools))
         block = last_block(str(message.get("content") or "")) if self._fenced and not calls else None
         if block is not None:
             self._trace.messages.append(messages.user(await self._run_block(block)))
         return bool(calls) or block is not None
 
+    async def _run_call(self, call: Mapping[str, Any]) -> str:
+        try:
+            return await self._shell.run(command_of(call))
+        except CallError as err:
+            return f"error: {err}"
+
     async def _run_block(self, block: str) -> str:
+        call = ToolCall(f"block_{len(self._trace.messages)}", "bash", strict_json({"command": block}))
+        said = await self._toolbox.gate(call, self._trace.messages, ())
+        if said is not None:
+            return said
         try:
             return await self._shell.run(checked(block))
         except CallError as err:

@@ -51,11 +51,7 @@ class CallError(ValueError):
 
 def command_of(call: Mapping[str, Any]) -> str:
     """The command of one call of the tool `bash`. Raises CallError."""
-    function = call.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(function, Mapping) or name != "bash":
-        raise CallError(f"there is no tool {name!r}: the only tool is bash")
-    arguments = function.get("arguments")
+    arguments = call["function"].get("arguments")
     if isinstance(arguments, str):
         arguments = _parsed(arguments)
     command = arguments.get("command") if isinstance(arguments, Mapping) else None

@@ -15,6 +15,7 @@ class NopHarness(Harness):
 
     name: ClassVar[str] = "nop"
     needs_model: ClassVar[bool] = False
+    converses: ClassVar[bool] = False
 
     async def launch(self, ctx: ModelContext, task: Task, trace: Trace, runtime: Sandbox) -> None:
         """Stop at once."""

@@ -27,6 +27,7 @@ class OracleHarness(Harness):
 
     name: ClassVar[str] = "oracle"
     needs_model: ClassVar[bool] = False
+    converses: ClassVar[bool] = False
 
     def __init__(self, *, output_chars: int = 10_000) -> None:
         if output_chars < 1:

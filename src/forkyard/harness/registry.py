@@ -9,13 +9,27 @@ from typing import cast
 from forkyard.errors import ConfigError
 from forkyard.harness.base import Harness
 from forkyard.harness.bash import BashHarness
+from forkyard.harness.claude_code import ClaudeCodeHarness
+from forkyard.harness.codex import CodexHarness
+from forkyard.harness.mini_swe_agent import MiniSweAgentHarness
 from forkyard.harness.nop import NopHarness
+from forkyard.harness.null import NullHarness
 from forkyard.harness.oracle import OracleHarness
 from forkyard.harness.scripted import ScriptedHarness
 from forkyard.plugins import Kind, load, make
 
 HARNESSES: Mapping[str, type[Harness]] = {
-    harness.name: harness for harness in (BashHarness, NopHarness, OracleHarness, ScriptedHarness)
+    harness.name: harness
+    for harness in (
+        BashHarness,
+        ClaudeCodeHarness,
+        CodexHarness,
+        MiniSweAgentHarness,
+        NopHarness,
+        NullHarness,
+        OracleHarness,
+        ScriptedHarness,
+    )
 }
 _KIND = Kind("harness", "forkyard.harnesses", HARNESSES)
 

@@ -36,10 +36,10 @@ class ScriptedHarness(BashHarness):
             script_for(self.scripts, task.name, 0)
         except ConfigError as err:
             return list(err.problems)
-        return []
+        return super().problems(task)
 
     async def launch(self, ctx: ModelContext, task: Task, trace: Trace, runtime: Sandbox) -> None:
         """Act until the script is done. Raises ConfigError when it has none for the task."""
-        model = ScriptedModel(script_for(self.scripts, trace.task, trace.slot.sample))
+        model = ScriptedModel(script_for(self.scripts, trace.task, trace.slot.sample), trace.steps)
         trace.model = trace.model or model.name
         await super().launch(replace(ctx, model=model), task, trace, runtime)

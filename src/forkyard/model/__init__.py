@@ -2,6 +2,7 @@
 
 from forkyard.model.chat import ChatModel, model_from
 from forkyard.model.failures import ToolsRefusedError
+from forkyard.model.place import Place
 from forkyard.model.protocol import Endpoint, Model, Reply, Sampling, ToolSpec
 from forkyard.model.scripted import Script, ScriptedModel, load_scripts, script_for
 
@@ -9,6 +10,7 @@ __all__ = [
     "ChatModel",
     "Endpoint",
     "Model",
+    "Place",
     "Reply",
     "Sampling",
     "Script",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 
 from forkyard.errors import ConfigError, ContentFilterError, ModelError
 from forkyard.model.completion import Completion, ReportedError, read_completion
 from forkyard.model.failures import malformed, refusal, reported
+from forkyard.model.place import BASE_URL, Place, check_place, is_loopback
 from forkyard.model.protocol import PLAIN, OnFailure, Reply, Sampling, ToolSpec
 from forkyard.model.retry import Failure, Hope, Patience
 from forkyard.secrets import Secrets, redact
@@ -20,29 +21,33 @@ from forkyard.trace import Message
 from forkyard.values import strict_json
 
 CONNECT_SECONDS = 30.0
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class ChatModel:
     """Asks one model of one endpoint; safe for any number of calls at once in one event loop.
 
     `timeout` bounds one request in seconds; `retry_seconds` is how long a call goes on asking after its first
-    failure. The key is sent to the endpoint and appears nowhere else.
+    failure (at most two minutes of 5xx in a row that name no `Retry-After`). The key is sent to the endpoint and appears nowhere else. A `Place` also names
+    the settings it is from. With a `transport` requests go there; `recorded` says that it puts them on the record.
     """
 
     def __init__(
         self,
         name: str,
-        base_url: str,
+        base_url: str | Place,
         api_key: str | None = None,
         *,
         timeout: float = 600.0,
         retry_seconds: float = 600.0,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        recorded: bool = False,
     ) -> None:
-        _check(base_url, api_key)
+        base = base_url if isinstance(base_url, Place) else Place(base_url)
+        check_place(base, api_key)
         self._name = name
-        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._place = replace(base, url=base.url.rstrip("/") + "/chat/completions")
+        self._recorded = recorded
         self._timeout = timeout
         self._retry_seconds = retry_seconds
         self._sleep = sleep
@@ -56,10 +61,11 @@ class ChatModel:
             # The whole request has one deadline, `timeout`, also against a provider that trickles.
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
+            transport=transport,
         )
 
     def __repr__(self) -> str:
-        return f"ChatModel({self._name!r}, {self._url!r})"
+        return f"ChatModel({self._name!r}, {self._place.url!r})"
 
     @property
     def name(self) -> str:
@@ -81,7 +87,7 @@ class ChatModel:
             if isinstance(outcome, Completion):
                 break
             if on_failure:
-                on_failure(str(outcome.error))
+                on_failure(str(outcome.error), outcome.asked or 0.0)
             # Raised from here and not from the cause: a cause's text may quote the key.
             await self._sleep(patience.pause(outcome))
         return Reply(
@@ -90,6 +96,7 @@ class ChatModel:
             finish_reason=outcome.finish_reason,
             retries=patience.tries,
             waited_ms=patience.paused * 1000,
+            recorded=self._recorded,
         )
 
     async def close(self) -> None:
@@ -99,17 +106,17 @@ class ChatModel:
     async def _ask(self, content: bytes, with_tools: bool) -> Completion | Failure:
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.post(self._url, content=content)
+                response = await self._client.post(self._place.url, content=content)
         except (TimeoutError, httpx2.TimeoutException) as err:
-            return self._unreached(err, 504, f"{self._url} did not answer within {self._timeout:.0f} s")
+            return self._unreached(err, 504, f"{self._place} did not answer within {self._timeout:.0f} s")
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as err:
-            return Failure(ModelError(self._told(f"{self._url} broke off its reply", err), 502), Hope.MALFORMED)
+            return Failure(ModelError(self._told(f"{self._place} broke off its reply", err), 502), Hope.MALFORMED)
         except httpx2.TransportError as err:
-            return self._unreached(err, 503, self._told(f"{self._url} cannot be reached", err))
+            return self._unreached(err, 503, self._told(f"{self._place} cannot be reached", err))
         self._reached = True
         body = str(redact(response.text, self.secrets))
         if response.status_code != 200:
-            return refusal(response.status_code, response.headers, body, self._url, with_tools)
+            return refusal(response.status_code, response.headers, body, self._place, with_tools)
         return self._read(response, with_tools)
 
     def _read(self, response: httpx2.Response, with_tools: bool) -> Completion | Failure:
@@ -117,19 +124,19 @@ class ChatModel:
         try:
             completion = read_completion(response.text, streamed)
         except ReportedError as err:
-            return reported(redact(err.error, self.secrets), self._url, with_tools)
+            return reported(redact(err.error, self.secrets), self._place, with_tools)
         except ValueError as err:
-            return malformed(self._url, str(redact(str(err), self.secrets)))
+            return malformed(self._place, str(redact(str(err), self.secrets)))
         said_nothing = not completion.message.get("content") and not completion.message.get("tool_calls")
         if completion.finish_reason == "content_filter" and said_nothing:
-            return Failure(ContentFilterError(f"{self._url} filtered its reply to this conversation", 200))
+            return Failure(ContentFilterError(f"{self._place} filtered its reply to this conversation", 200))
         return completion
 
     def _unreached(self, err: Exception, status: int, said: str) -> Failure:
         """A failure below HTTP. An address that never answered is likely wrong, one that did is likely restarting."""
         connecting = isinstance(err, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol)
         if connecting and not self._reached:
-            return Failure(ModelError(f"{said}. Check OPENAI_BASE_URL.", status), Hope.UNREACHABLE)
+            return Failure(ModelError(f"{said}. Check {self._place.url_from}.", status), Hope.UNREACHABLE)
         return Failure(ModelError(said, status), Hope.BUSY)
 
     def _told(self, said: str, err: Exception) -> str:
@@ -149,11 +156,12 @@ def model_from(name: str, base_url: str | None = None, api_key: str | None = Non
             f"model {name!r} needs an endpoint: set OPENAI_BASE_URL to the part of its URL before /chat/completions, "
             "for example http://127.0.0.1:8000/v1"
         )
-    if key is None and not _is_loopback(url):
+    if key is None and not is_loopback(url):
         problems.append(f"model {name!r} needs a key: set OPENAI_API_KEY (any word will do if the endpoint takes none)")
     if problems:
         raise ConfigError(*problems)
-    return ChatModel(name, url, key)
+    given = url if url == (os.environ.get(BASE_URL) or "").strip() else Place(url, "--base-url")
+    return ChatModel(name, given, key)
 
 
 def _body(name: str, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Mapping[str, Any]:
@@ -167,31 +175,3 @@ def _body(name: str, messages: Sequence[Message], tools: Sequence[ToolSpec], sam
     if tools:
         body["tools"] = list(tools)
     return body | {key: value for key, value in chosen.items() if value is not None} | dict(sampling.extra)
-
-
-def _is_loopback(url: str) -> bool:
-    try:
-        return urlsplit(url).hostname in LOOPBACK
-    except ValueError:
-        return False
-
-
-def _check(base_url: str, api_key: str | None) -> None:
-    try:
-        url = httpx2.URL(base_url)
-    except httpx2.InvalidURL as err:
-        raise ConfigError(f"the base URL is not a URL ({err}): check OPENAI_BASE_URL") from None
-    place = _place(url)
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"base URL {place!r} is not an http or https URL: check OPENAI_BASE_URL")
-    if url.userinfo or url.query:
-        raise ConfigError(f"base URL {place!r} must hold no user, password or query: give the key by OPENAI_API_KEY")
-    if url.path.rstrip("/").endswith("/chat/completions"):
-        raise ConfigError(f"base URL {place!r} must end before /chat/completions: check OPENAI_BASE_URL")
-    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-        raise ConfigError("the API key holds characters that cannot be sent in a header: check OPENAI_API_KEY")
-
-
-def _place(url: httpx2.URL) -> str:
-    """A URL without what may be secret in it: user, password, query."""
-    return str(url.copy_with(userinfo=b"", query=None))

@@ -17,11 +17,14 @@ from forkyard.values import new_id
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One read reply."""
+    """One read reply. Token ids and log probabilities are the provider's own, when it returned them."""
 
     message: Message
     usage: Usage
     finish_reason: str | None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
 
 
 class ReportedError(ValueError):
@@ -34,7 +37,11 @@ class ReportedError(ValueError):
 
 def read_completion(body: str, streamed: bool) -> Completion:
     """The reply in a body of JSON, or of server-sent events. Raises ValueError."""
-    content = _join(body) if streamed else _json(body)
+    return completion_of(_join(body) if streamed else _json(body))
+
+
+def completion_of(content: Any) -> Completion:
+    """The reply in a chat completion that was parsed already. Raises ValueError."""
     if not isinstance(content, dict):
         raise ValueError("its body is not a JSON object")
     choices = content.get("choices")
@@ -48,20 +55,40 @@ def read_completion(body: str, streamed: bool) -> Completion:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise ValueError(f"it holds no message (finish_reason {reason!r})")
-    return Completion(_message(message), read_usage(content.get("usage")), reason if isinstance(reason, str) else None)
+    return Completion(
+        message_of(message),
+        read_usage(content.get("usage")),
+        reason if isinstance(reason, str) else None,
+        numbers(choice.get("prompt_token_ids") or content.get("prompt_token_ids")),
+        numbers(choice.get("token_ids")),
+        _logprobs(choice.get("logprobs")),
+    )
+
+
+def numbers(value: Any) -> list[Any] | None:
+    """A list of numbers, or None for anything else."""
+    plain = isinstance(value, list) and all(type(item) in (int, float) for item in value)
+    return value if plain else None
+
+
+def _logprobs(value: Any) -> list[float] | None:
+    content = value.get("content") if isinstance(value, dict) else None
+    if not isinstance(content, list) or not content:
+        return None
+    return numbers([token.get("logprob") if isinstance(token, dict) else None for token in content])
 
 
 def read_usage(usage: Any) -> Usage:
     """Token counts as far as the provider told them; what it did not tell is 0."""
     return Usage(
-        input=_count(usage, "prompt_tokens"),
-        output=_count(usage, "completion_tokens"),
-        cached=_count(usage, "prompt_tokens_details", "cached_tokens"),
-        reasoning=_count(usage, "completion_tokens_details", "reasoning_tokens"),
+        input=count(usage, "prompt_tokens"),
+        output=count(usage, "completion_tokens"),
+        cached=count(usage, "prompt_tokens_details", "cached_tokens"),
+        reasoning=count(usage, "completion_tokens_details", "reasoning_tokens"),
     )
 
 
-def _message(received: dict[str, Any]) -> Message:
+def message_of(received: dict[str, Any]) -> Message:
     """The message as received, without nulls and empty lists, which providers refuse to be sent back."""
     message = {"role": "assistant"} | {key: item for key, item in received.items() if item is not None and item != []}
     calls = message.get("tool_calls")
@@ -84,7 +111,8 @@ def _json(body: str) -> Any:
         raise ValueError(f"its body is not JSON: {body[:200]!r}") from None
 
 
-def _count(usage: Any, *path: str) -> int:
+def count(usage: Any, *path: str) -> int:
+    """One count of a provider's usage by the path of its keys; what is not told, or no count, is 0."""
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     if isinstance(usage, bool) or not isinstance(usage, int | float):
@@ -93,42 +121,82 @@ def _count(usage: Any, *path: str) -> int:
 
 
 @dataclass(slots=True)
-class _Stream:
-    """What the pieces of a streamed reply add up to."""
+class _CallPieces:
+    id: str | None = None
+    names: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
 
-    texts: dict[str, str] = field(default_factory=dict)
-    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    def add(self, piece: dict[str, Any]) -> None:
+        function = piece.get("function") or {}
+        self.id = piece.get("id") or self.id
+        self.names.append(function.get("name") or "")
+        self.arguments.append(function.get("arguments") or "")
+
+    def joined(self) -> dict[str, Any]:
+        function = {"name": "".join(self.names), "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(slots=True)
+class CompletionStream:
+    """What the chunks of a streamed reply add up to; of several choices the first."""
+
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    calls: dict[int, _CallPieces] = field(default_factory=dict)
     finish_reason: str | None = None
     usage: Any = None
+    prompt_token_ids: Any = None
+    token_ids: list[Any] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
+    head: dict[str, Any] = field(default_factory=dict)
 
     def add(self, chunk: dict[str, Any]) -> None:
+        """Take one more chunk. Raises AttributeError, TypeError or KeyError when it is none."""
+        self.head = self.head or {name: chunk.get(name) for name in ("id", "created", "model")}
         self.usage = chunk.get("usage") or self.usage
+        self.prompt_token_ids = chunk.get("prompt_token_ids") or self.prompt_token_ids
         for choice in chunk.get("choices") or []:
-            delta = choice.get("delta") or {}
-            for name in ("content", "reasoning_content", "reasoning", "refusal"):
-                if isinstance(delta.get(name), str):
-                    self.texts[name] = self.texts.get(name, "") + delta[name]
-            for position, piece in enumerate(delta.get("tool_calls") or []):
-                self._add_call(piece.get("index", position), piece)
+            if choice.get("index"):
+                continue
+            self._add_delta(choice.get("delta") or {})
+            self.token_ids += choice.get("token_ids") or []
+            self.logprobs += (choice.get("logprobs") or {}).get("content") or []
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
-    def _add_call(self, index: int, piece: dict[str, Any]) -> None:
-        function = piece.get("function") or {}
-        call = self.calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
-        if piece.get("id"):
-            call["id"] = piece["id"]
-        for name in ("name", "arguments"):
-            call["function"][name] += function.get(name) or ""
+    def _add_delta(self, delta: dict[str, Any]) -> None:
+        for name, piece in delta.items():
+            if name == "tool_calls":
+                for position, call in enumerate(piece or []):
+                    self.calls.setdefault(call.get("index", position), _CallPieces()).add(call)
+            elif isinstance(piece, str) and name != "role":
+                self.texts.setdefault(name, []).append(piece)
+            elif isinstance(piece, list):
+                self.others.setdefault(name, []).extend(piece)
+            elif piece is not None and name != "role":
+                self.others[name] = piece
 
     def completion(self) -> dict[str, Any]:
+        """The same as a reply that was not streamed. Raises ValueError when the reply has not come to its end."""
         if self.finish_reason is None:
             raise ValueError("its stream ended in the middle of the reply")
-        message = {"role": "assistant", **self.texts, "tool_calls": [self.calls[index] for index in sorted(self.calls)]}
-        return {"choices": [{"message": message, "finish_reason": self.finish_reason}], "usage": self.usage}
+        return self.so_far()
+
+    def so_far(self) -> dict[str, Any]:
+        """As far as it has come."""
+        texts = {name: "".join(pieces) for name, pieces in self.texts.items()}
+        calls = [self.calls[at].joined() for at in sorted(self.calls)]
+        message = {"role": "assistant", **texts, **self.others, "tool_calls": calls}
+        choice: dict[str, Any] = {"message": message, "finish_reason": self.finish_reason}
+        if self.token_ids:
+            choice["token_ids"] = self.token_ids
+        if self.logprobs:
+            choice["logprobs"] = {"content": self.logprobs}
+        return self.head | {"choices": [choice], "usage": self.usage, "prompt_token_ids": self.prompt_token_ids}
 
 
 def _join(body: str) -> dict[str, Any]:
-    stream = _Stream()
+    stream = CompletionStream()
     try:
         for chunk in _chunks(body):
             if chunk.get("error"):

@@ -14,6 +14,7 @@ from forkyard.errors import (
     ModelError,
     ModelNotFoundError,
 )
+from forkyard.model.place import Place
 from forkyard.model.retry import Failure, Hope, asked_pause
 from forkyard.values import printable
 
@@ -74,39 +75,43 @@ _NO_TOOLS = re.compile(
 _SPENT = re.compile(r"insufficient_quota|billing_hard_limit|exceeded your current quota", re.IGNORECASE)
 
 
-def refusal(status: int, headers: Mapping[str, str], body: str, place: str, with_tools: bool) -> Failure:
+def refusal(status: int, headers: Mapping[str, str], body: str, place: Place, with_tools: bool) -> Failure:
     """The failure an HTTP reply other than 200 stands for. `body` must already be free of secrets."""
     codes, message = _parse(body)
     said = f"{place} answered {status}: {_shown(message or body) or 'nothing'}"
-    final = _final(status, codes, " ".join([*codes, message or body]), said, with_tools)
+    final = _final(status, codes, " ".join([*codes, message or body]), said, place, with_tools)
     if final is not None:
         return Failure(final)
-    if status in (408, 409, 425, 429) or status >= 500:
-        return Failure(ModelError(said, status), Hope.BUSY, asked_pause(headers))
+    asked = asked_pause(headers)
+    if status in (408, 409, 425, 429) or (status >= 500 and asked is not None):
+        return Failure(ModelError(said, status), Hope.BUSY, asked)
+    if status >= 500:
+        return Failure(ModelError(said, status), Hope.FAILING)
     if 300 <= status < 400:
-        said += " (a redirect: set OPENAI_BASE_URL to where it leads)"
+        said += f" (a redirect: set {place.url_from} to where it leads)"
     return Failure(ModelError(said, status))
 
 
-def reported(error: Any, place: str, with_tools: bool) -> Failure:
+def reported(error: Any, place: Place, with_tools: bool) -> Failure:
     """The failure a 200 reply tells of in its body, as gateways do when the provider behind them failed."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 600:
         return refusal(code, {}, json.dumps({"error": error}), place, with_tools)
     text = json.dumps(error)
-    final = _final(400, [str(code)], text, f"{place} answered 200 with an error: {_shown(text)}", with_tools)
+    said = f"{place} answered 200 with an error: {_shown(text)}"
+    final = _final(400, [str(code)], text, said, place, with_tools)
     return Failure(final) if final is not None else malformed(place, f"it reports an error: {text}")
 
 
-def malformed(place: str, what: str) -> Failure:
+def malformed(place: Place, what: str) -> Failure:
     """A reply with status 200 that is no reply."""
     return Failure(ModelError(f"{place} answered 200, but {_shown(what)}", 502), Hope.MALFORMED)
 
 
-def _final(status: int, codes: list[str], text: str, said: str, with_tools: bool) -> ModelError | None:
+def _final(status: int, codes: list[str], text: str, said: str, place: Place, with_tools: bool) -> ModelError | None:
     """The error no retry can mend, if it is one."""
     if status == 401 or (status == 403 and not _FILTERED.search(text)):
-        return AuthenticationError(f"{said}. The key was refused: check OPENAI_API_KEY.", status)
+        return AuthenticationError(f"{said}. The key was refused: check {place.key_from}.", status)
     if with_tools and status != 429 and _NO_TOOLS.search(text):
         return ToolsRefusedError(said, status)
     if status == 413 or not _CONTEXT_CODES.isdisjoint(codes) or _overflows(status, text):
@@ -114,7 +119,7 @@ def _final(status: int, codes: list[str], text: str, said: str, with_tools: bool
     if status in (400, 403, 422) and _FILTERED.search(text):
         return ContentFilterError(said, status)
     if status == 404 or (status == 400 and ("model_not_found" in codes or _NO_MODEL.search(text))):
-        return ModelNotFoundError(f"{said}. Check the model's name and OPENAI_BASE_URL.", status)
+        return ModelNotFoundError(f"{said}. Check the model's name and {place.url_from}.", status)
     if status == 429 and _SPENT.search(text):
         return ModelError(f"{said}. The account has no credit left.", status)
     return None

@@ -54,8 +54,8 @@ class Endpoint:
     key: str = "forkyard"
 
 
-OnFailure = Callable[[str], object]
-"""Told in one sentence what went wrong with a request."""
+OnFailure = Callable[[str, float], object]
+"""Told in one sentence what went wrong with a request, and for how many seconds the provider asked to be left alone."""
 
 
 class Model(Protocol):

@@ -17,6 +17,7 @@ from forkyard.values import backoff
 
 MALFORMED_TRIES = 6
 UNREACHABLE_TRIES = 4
+FAILING_SECONDS = 120.0  # a restart takes less, and a provider that is broken does not mend in an hour either
 
 
 class Hope(StrEnum):
@@ -24,6 +25,7 @@ class Hope(StrEnum):
 
     NONE = "none"  # the same request will fail in the same way
     BUSY = "busy"  # the provider will recover: ask until the time for it is spent
+    FAILING = "failing"  # the provider answers 5xx and does not say when to come back: ask for two minutes
     MALFORMED = "malformed"  # the reply was no reply: chance, or a fault of the provider; ask a few times
     UNREACHABLE = "unreachable"  # nothing was ever reached there: likely a wrong address; ask a few times
 
@@ -49,6 +51,7 @@ class Patience:
         self._budget = budget
         self._failures: Counter[Hope] = Counter()
         self._first_failure: float | None = None
+        self._failing_since: tuple[float, float] | None = None  # on the clock, and in pauses
 
     def pause(self, failure: Failure) -> float:
         """How long to pause before asking again; raises the failure's error when asking again is over."""
@@ -60,11 +63,16 @@ class Patience:
             raise self._final(failure, "")
         pause = failure.asked if failure.asked is not None else backoff(self.tries)
         # A caller that does not really sleep has paused all the same.
-        spent = max(now - self._first_failure, self.paused)
-        if spent + pause > self._budget:
-            raise self._final(
-                failure, f"; the next would be {pause:.0f} s away, past the {self._budget:.0f} s of retries"
-            )
+        spent, budget = max(now - self._first_failure, self.paused), self._budget
+        if failure.hope is Hope.FAILING:
+            since, paused = self._failing_since = self._failing_since or (now, self.paused)
+            failing = max(now - since, self.paused - paused)
+            if budget - spent > FAILING_SECONDS - failing:
+                spent, budget = failing, FAILING_SECONDS
+        else:
+            self._failing_since = None
+        if spent + pause > budget:
+            raise self._final(failure, f"; the next would be {pause:.0f} s away, past the {budget:.0f} s of retries")
         self.paused += pause
         return pause
 

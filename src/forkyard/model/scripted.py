@@ -31,7 +31,8 @@ LAST_WORDS = "Done."
 
 
 class ScriptedModel:
-    """Replies with the turns of one script, one after another; holds the place of one rollout.
+    """Replies with the turns of one script, one after another, past those that were `said` before; holds the place of
+    one rollout.
 
     Its usage is an estimate of one token for four characters: of the whole conversation as input, of the reply as
     output.
@@ -39,9 +40,9 @@ class ScriptedModel:
 
     name = "scripted"
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, said: int = 0) -> None:
         self._turns = [_message(turn, position) for position, turn in enumerate(script)]
-        self._next = 0
+        self._next = said
 
     async def complete(
         self,

@@ -22,19 +22,20 @@ class Alike:
 
 
 def alike(outcomes: Iterable[Outcome], settings: Mapping[str, str]) -> list[Alike]:
-    """The outcomes in sets, by harness and model. A run stays whole: it is added to the first set that it fits into.
+    """The outcomes in sets, by harness, model, env and agent. A run stays whole: it joins the first set it fits into.
 
     `settings` says of a run under what conditions its agent worked.
     """
-    runs: dict[tuple[str, str, str], list[Alike]] = {}
+    runs: dict[tuple[str, str, str, str, str], list[Alike]] = {}
     for item in outcomes:
         setting = settings.get(item.run, "")
-        parts = runs.setdefault((item.harness or "", item.model or "", item.run), [])
+        key = (item.env, item.agent, item.harness or "", item.model or "", item.run)
+        parts = runs.setdefault(key, [])
         _join(parts, Alike(setting, {item.task: (item.digest, item.mode)}, [item]))
-    found: dict[tuple[str, str], list[Alike]] = {}
-    for (harness, model, _), parts in runs.items():
+    found: dict[tuple[str, str, str, str], list[Alike]] = {}
+    for (*who, _), parts in runs.items():
         for part in parts:
-            _join(found.setdefault((harness, model), []), part)
+            _join(found.setdefault((who[0], who[1], who[2], who[3]), []), part)
     return [one for key in sorted(found) for one in found[key]]
 
 
@@ -44,7 +45,8 @@ def differences(sets: Sequence[Alike]) -> str | None:
         return None
     of = [one.outcomes[0] for one in sets]
     settings = {one.setting or "the defaults" for one in sets}
-    said = [_several("harness", {item.harness or "-" for item in of})]
+    said = [_several("env", {item.env for item in of}), _several("agent", {item.agent for item in of})]
+    said.append(_several("harness", {item.harness or "-" for item in of}))
     said.append(_several("model", {item.model or "-" for item in of}))
     said.append(f"setting ({' | '.join(sorted(settings)[:SHOWN])})" if len(settings) > 1 else "")
     versions: dict[str, set[Version]] = {}

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forkyard.trace.store import TRACES_FILE, Record, slot_of
+from forkyard.trace.store import PLAN_FILE, TRACES_FILE, Record, slot_of
 from forkyard.values import counted
 
-PLAN_FILE = "plan.json"
-SETTINGS = ("base", "max_turns", "agent_timeout")
+SETTINGS = ("base", "max_turns", "agent_timeout", "action")  # rollouts that were graded again are not new samples
+IGNORED = ("max_concurrent_agents", "retries")  # they change how long it takes, not how well it is done
+TABLES = ("sampling", "env_config", "taskset_config", "options")
 
 
 @dataclass(slots=True)
@@ -21,7 +22,8 @@ class PlannedRun:
     """A run as its directory tells it.
 
     `run` is its name on its lines, `name` what a report calls it: the directory's path when another run bears the same
-    name. `tasks` and `samples` say what was planned; nobody knows when `flaw` says that the plan cannot be read.
+    name. `tasks` and `samples` say what was planned, of which `chosen` is played when there are any; nobody knows when
+    `flaw` says that the plan cannot be read.
     """
 
     run: str
@@ -31,13 +33,15 @@ class PlannedRun:
     setting: str = ""
     tasks: frozenset[str] = frozenset()
     samples: int = 0
+    chosen: frozenset[tuple[str, int]] = frozenset()
+    unit: str = "rollout"
     flaw: str | None = None
     seen: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def planned(self) -> int:
-        """How many rollouts the whole run is."""
-        return len(self.tasks) * self.samples
+        """How many rollouts, or episodes of several, the whole run is."""
+        return len(self.chosen) or len(self.tasks) * self.samples
 
     @property
     def recorded(self) -> int:
@@ -47,7 +51,9 @@ class PlannedRun:
     def add(self, record: Record) -> None:
         """Count a line of the run."""
         slot = slot_of(record)
-        if slot is not None and slot[0] in self.tasks and 0 <= slot[1] < self.samples:
+        if slot is None or (self.chosen and slot not in self.chosen):
+            return
+        if slot[0] in self.tasks and 0 <= slot[1] < self.samples:
             self.seen.add(slot)
 
     @property
@@ -57,7 +63,7 @@ class PlannedRun:
             yield f"{self.directory / PLAN_FILE} {self.flaw}: whether run {self.name} is finished is not known"
         elif self.recorded < self.planned:
             yield (
-                f"run {self.name} is unfinished: planned {counted(self.planned, 'rollout')}, have {self.recorded}; its "
+                f"run {self.name} is unfinished: planned {counted(self.planned, self.unit)}, have {self.recorded}; its "
                 f"numbers are interim (unless it is at work: forkyard resume {shlex.quote(str(self.directory))})"
             )
 
@@ -88,7 +94,20 @@ def _read(directory: Path) -> PlannedRun | None:
     name, tasks, samples = _field(plan, "run", str), _field(plan, "tasks", dict), _field(plan, "samples", int)
     if not name or tasks is None or samples is None:
         return PlannedRun(directory.name, directory.name, directory, flaw="is no plan of a run")
-    return PlannedRun(name, name, directory, str(plan.get("created")), _setting(plan), frozenset(tasks), samples)
+    unit = "rollout" if plan.get("env", "single-agent") == "single-agent" else "episode"
+    return PlannedRun(
+        *(name, name, directory, str(plan.get("created")), _setting(plan)),
+        tasks=frozenset(tasks),
+        samples=samples,
+        chosen=frozenset(_chosen(plan)),
+        unit=unit,
+    )
+
+
+def _chosen(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """The slots of a run that took some rollouts of another one."""
+    for task, samples in (_field(plan, "regraded", dict) or {}).items():
+        yield from ((task, sample) for sample in samples if isinstance(sample, int))
 
 
 def _field(plan: Any, name: str, kind: type[Any]) -> Any:
@@ -98,6 +117,17 @@ def _field(plan: Any, name: str, kind: type[Any]) -> Any:
 
 def _setting(plan: dict[str, Any]) -> str:
     """What of the plan bears on how well an agent does, the tasks, the harness and the model aside."""
-    options = _field(plan, "options", dict) or {}
-    given = {**{name: plan.get(name) for name in SETTINGS}, **options}
+    given = {name: plan.get(name) for name in SETTINGS}
+    for name in TABLES:
+        given |= dict(_flat(_field(plan, name, dict) or {}))
     return ", ".join(f"{name} {given[name]}" for name in sorted(given) if given[name] is not None)
+
+
+def _flat(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if name in IGNORED:
+            continue
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value

@@ -6,15 +6,17 @@ every rollout without a reward is a failure, is given too.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError
-from forkyard.report.alike import alike, differences
+from forkyard.report.alike import Alike, alike, differences
 from forkyard.report.outcome import Meter, Outcome, Totals, outcome
+from forkyard.report.passk import pass_at_ks
 from forkyard.report.planned import PlannedRun, planned_runs
 from forkyard.report.stats import (
     Interval,
@@ -26,11 +28,9 @@ from forkyard.report.stats import (
     success_interval,
     t_interval,
 )
-from forkyard.trace import Status
+from forkyard.trace import Status, is_full
 from forkyard.trace.store import TRACES_FILE, Record, latest, read_traces, torn_tail
 from forkyard.values import counted, first_names
-
-SOLVED = 1 - 1e-9  # a sum of weighted rewards may miss 1 by rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rollouts of one harness with one model that are alike (see `alike`).
+    """The rollouts of one agent of one env, by one harness with one model, that are alike (see `alike`).
 
     `setting` is what their runs set apart from harness and model, `modes` where they were graded. `strict` is the
-    overall row when every rollout without a reward counts as a failure; None when that is no other.
+    overall row when every rollout without a reward counts as a failure; None when that is no other. `rewarded` is
+    false for an agent that rewards are not for, a judge or a simulated user beside the one that earns them.
+    `pass_at_k` counts every rollout (see `passk`); it is empty while a run is unfinished.
+    `cost_usd` is what its rollouts cost, `judges_usd` the part of that which went to models that graded them.
+    `metrics` and `rewards` are means by name, over the scored rollouts that have a number there.
     """
 
+    env: str
+    agent: str
+    rewarded: bool
     harness: str | None
     model: str | None
     setting: str
@@ -65,9 +72,14 @@ class Group:
     rows: tuple[Row, ...]
     overall: Row
     strict: Row | None
+    pass_at_k: Mapping[int, float]
     intervals: Mapping[str, Interval]
     statuses: Mapping[str, int]
+    cost_usd: float | None
+    judges_usd: float
     notes: tuple[str, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +114,25 @@ def report(paths: Sequence[Path]) -> Report:
     planned = planned_runs(files)
     meter = Meter()
     outcomes, replaced = latest(_records(files, planned, meter), outcome)
+    earning = {(item.run, item.env) for item in outcomes if item.rewarded}
     sets = alike(outcomes, {run.name: run.setting for run in planned.values()})
     notes = [*_file_notes(files, replaced, bool(outcomes)), *(note for run in planned.values() for note in run.notes)]
     if apart := differences(sets):
         notes.append(apart)
+    unfinished = {run.name for run in planned.values() if run.recorded < run.planned}
+    groups = (summarize(one.outcomes, one.setting, _rewarded(one, earning)) for one in sets)
     return Report(
         files=tuple(files),
         runs=tuple(planned.values()),
-        groups=tuple(summarize(one.outcomes, one.setting) for one in sets),
+        groups=tuple(group if unfinished.isdisjoint(group.runs) else replace(group, pass_at_k={}) for group in groups),
         totals=meter.totals(),
         notes=tuple(notes),
     )
+
+
+def _rewarded(one: Alike, earning: Container[tuple[str, str]]) -> bool:
+    """Whether rewards are for an agent: it has some, or nobody else in its runs has."""
+    return any(item.rewarded or (item.run, item.env) not in earning for item in one.outcomes)
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
@@ -120,15 +140,19 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return [name for name in COLUMNS if name != "pass@2" or any(row.rollouts > 1 for row in rows)]
 
 
-def summarize(outcomes: Sequence[Outcome], setting: str = "") -> Group:
+def summarize(outcomes: Sequence[Outcome], setting: str = "", rewarded: bool = True) -> Group:
     """The group of some outcomes, at least one, all alike."""
     tasks: dict[str, list[Outcome]] = {}
     for item in outcomes:
         tasks.setdefault(item.task, []).append(item)
     rows = tuple(_row(task, tasks[task]) for task in sorted(tasks))
     failed = tuple(_row(task, [_as_failure(item) for item in tasks[task]]) for task in sorted(tasks))
-    missing = any(not item.scored or item.reward is None for item in outcomes)
+    missing = rewarded and any(not item.scored or item.reward is None for item in outcomes)
+    costs = [item.cost for item in outcomes if item.cost is not None]
     group = Group(
+        env=outcomes[0].env,
+        agent=outcomes[0].agent,
+        rewarded=rewarded,
         harness=outcomes[0].harness,
         model=outcomes[0].model,
         setting=setting,
@@ -137,17 +161,30 @@ def summarize(outcomes: Sequence[Outcome], setting: str = "") -> Group:
         rows=rows,
         overall=_overall(rows),
         strict=_overall(failed) if missing else None,
+        pass_at_k=pass_at_ks(tasks.values()) if rewarded else {},
         intervals=_intervals(rows, outcomes),
         statuses=dict(Counter(item.status for item in outcomes).most_common()),
+        cost_usd=math.fsum(costs) if costs else None,
+        judges_usd=math.fsum(item.judges for item in outcomes),
         notes=(),
+        metrics=_means(item.metrics for item in outcomes if item.scored),
+        rewards=_means(item.rewards for item in outcomes if item.scored),
     )
-    return replace(group, notes=tuple(_group_notes(group, outcomes)))
+    return replace(group, notes=tuple(_group_notes(group, outcomes)) if rewarded else ())
+
+
+def _means(tables: Iterable[tuple[tuple[str, float], ...]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for table in tables:
+        for name, value in table:
+            found.setdefault(name, []).append(value)
+    return {name: math.fsum(values) / len(values) for name, values in found.items()}
 
 
 def _row(task: str, outcomes: Sequence[Outcome]) -> Row:
     scored = sum(item.scored for item in outcomes)
     rewards = [item.reward for item in outcomes if item.scored and item.reward is not None]
-    solved = sum(reward >= SOLVED for reward in rewards)
+    solved = sum(is_full(reward) for reward in rewards)
     return Row(
         task=task,
         rollouts=len(outcomes),
@@ -158,7 +195,7 @@ def _row(task: str, outcomes: Sequence[Outcome]) -> Row:
         pass_hat_2=pass_hat_k(scored, solved, 2),
         best_of_2=best_of_k(rewards, 2),
         mean_reward=mean(rewards),
-        errors=len(outcomes) - scored,
+        errors=sum(not item.scored or item.env_failed for item in outcomes),
     )
 
 
@@ -204,7 +241,13 @@ def _group_notes(group: Group, outcomes: Sequence[Outcome]) -> Iterator[str]:
     unscored = {status: count for status, count in group.statuses.items() if status != Status.SCORED}
     if unscored:
         kinds = ", ".join(f"{status} {count}" for status, count in unscored.items())
-        yield f"{group.overall.errors} of {counted(group.overall.rollouts, 'rollout')} not scored: {kinds}"
+        yield f"{sum(unscored.values())} of {counted(group.overall.rollouts, 'rollout')} not scored: {kinds}"
+    failed = sum(item.scored and item.env_failed for item in outcomes)
+    if failed:
+        yield f"{counted(failed, 'scored rollout')} of episodes whose env failed: among the errors, their rewards count"
+    most = max((item.reward for item in outcomes if item.scored and item.reward is not None), default=0.0)
+    if is_full(most) and round(most, 9) > 1:
+        yield f"rewards reach {most:.4g}: solved means a reward of at least 1"
     bare = sum(item.scored and item.reward is None and not item.odd for item in outcomes)
     if bare:
         yield f"{counted(bare, 'scored rollout')} without a primary reward: not solved, and left out of mean_reward"

@@ -74,16 +74,22 @@ def _titles(groups: Sequence[Group]) -> list[str | None]:
     """What each group is called: nothing when there is one, else as much as it takes to tell them apart."""
     if len(groups) < 2:
         return [None for _ in groups]
-    short = [f"harness {_name(group.harness or '-')}, model {_name(group.model or '-')}" for group in groups]
+    several = len({(group.env, group.agent) for group in groups}) > 1
+    short = [(f"agent {_name(group.agent)}, " if several else "") + _who(group) for group in groups]
     return [
         title if short.count(title) == 1 else f"{title}, {_particulars(group)}"
         for title, group in zip(short, groups, strict=True)
     ]
 
 
+def _who(group: Group) -> str:
+    return f"harness {_name(group.harness or '-')}, model {_name(group.model or '-')}"
+
+
 def _particulars(group: Group) -> str:
     parts = [f"{'run' if len(group.runs) == 1 else 'runs'} {first_names([_name(run) for run in group.runs])}"]
     parts += [f"graded {_name(', '.join(group.modes))}"] if group.modes else []
+    parts += [f"env {_name(group.env)}"] if group.env != "single-agent" else []
     parts += [_name(group.setting)] if group.setting else []
     return ", ".join(parts)
 
@@ -91,15 +97,45 @@ def _particulars(group: Group) -> str:
 def _block(group: Group, title: str | None, interim: bool) -> Iterator[str]:
     if title is not None:
         yield title
+    if not group.rewarded:
+        kinds = ", ".join(f"{status} {count}" for status, count in group.statuses.items())
+        yield one_line(f"{counted(group.overall.rollouts, 'rollout')} that rewards are not for: {kinds}")
+        yield from _metrics(group)
+        yield from _cost(group)
+        return
     names = columns_of(group.rows)
     yield from aligned([["task", *names], *(_cells(row, names) for row in (*group.rows, group.overall))])
+    yield from _metrics(group)
     yield from (one_line(note) for note in group.notes)
     if group.strict:
         rates = ", ".join(f"{name} {shown(COLUMNS[name](group.strict))}" for name in NEEDED if name in names)
         yield f"with every rollout that has no reward counted as a failure, overall: {rates}"
+    if max(group.pass_at_k, default=0) > 2:
+        yield "every rollout counted: " + ", ".join(f"pass@{k} {shown(value)}" for k, value in group.pass_at_k.items())
     if group.intervals:
         parts = (f"{name} {shown(i.low)} to {shown(i.high)} ({i.method})" for name, i in group.intervals.items())
         yield f"95% intervals{', interim' if interim else ''}: " + ", ".join(parts)
+    if title is not None:
+        yield from _cost(group)
+
+
+def _metrics(group: Group) -> Iterator[str]:
+    if group.metrics:
+        yield "metrics: " + first_names([f"{_name(name)} {shown(value)}" for name, value in group.metrics.items()])
+
+
+def _cost(group: Group) -> Iterator[str]:
+    if group.cost_usd is not None:
+        yield f"cost {_dollars(group.cost_usd, group.judges_usd)}"
+
+
+def _dollars(total: float, judges: float) -> str:
+    shares = f", of it {_money(judges)} for judges" if judges else ""
+    return _money(total) + shares
+
+
+def _money(value: float) -> str:
+    return f"${value:,.{2 if value >= 1 else 4}f}"
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
@@ -122,7 +158,7 @@ def _totals(rollouts: int, totals: Totals) -> str:
     ]
     if totals.cost_usd is not None:
         unpriced = "" if totals.priced == totals.lines else f" ({totals.priced} of {totals.lines} lines priced)"
-        parts.append(f"cost ${totals.cost_usd:,.{2 if totals.cost_usd >= 1 else 4}f}{unpriced}")
+        parts.append(f"cost {_dollars(totals.cost_usd, totals.judges_usd)}{unpriced}")
     times = {"fork_ms": totals.fork_ms, "agent_ms": totals.agent_ms, "grade_ms": totals.grade_ms}
     medians = [
         f"{name} {shown(value) if value < 10 else f'{value:,.0f}'}"
@@ -136,6 +172,9 @@ def _totals(rollouts: int, totals: Totals) -> str:
 
 def _group_values(group: Group) -> dict[str, Any]:
     return {
+        "env": group.env,
+        "agent": group.agent,
+        "rewarded": group.rewarded,
         "harness": group.harness,
         "model": group.model,
         "setting": group.setting,
@@ -144,8 +183,13 @@ def _group_values(group: Group) -> dict[str, Any]:
         "tasks": [_row_values(row) for row in group.rows],
         "overall": _row_values(group.overall),
         "unscored_as_failures": group.strict and _row_values(group.strict),
+        "pass_at_k": {str(k): value for k, value in group.pass_at_k.items()},
         "intervals": {name: asdict(interval) for name, interval in group.intervals.items()},
+        "metrics": group.metrics,
+        "rewards": group.rewards,
         "statuses": group.statuses,
+        "cost_usd": group.cost_usd,
+        "judges_usd": group.judges_usd,
         "notes": group.notes,
     }
 

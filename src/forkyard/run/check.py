@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from forkyard.env import RESOURCES, limits_of
+from forkyard.env import RESOURCES, Env, Seat, limits_of
+from forkyard.env.boxes import verified_task
+from forkyard.env.seat import grading_mode
 from forkyard.errors import ConfigError
-from forkyard.harness import Harness
 from forkyard.image import BuildOptions, base_images, check_build, ensure_image, find_image, read_dockerfile
+from forkyard.run.images import HOST, nameless
 from forkyard.run.plan import Plan
 from forkyard.sandbox import Feature, ImageProvider, ImageStore, Provider, image_provider
 from forkyard.sandbox.promises import unkept
@@ -15,6 +18,7 @@ from forkyard.sandbox.values import BOUNDS
 from forkyard.task import Task
 from forkyard.values import first_names, printable
 
+_UNNAMED = "it names none itself, so name one with --base IMAGE, or in an env with --env.AGENT.runtime.image IMAGE"
 _UNBOUNDED = "`forkyard doctor` says what is missing; --unbounded plays the task without this bound"
 LACKING = {
     Feature.ISOLATED: ("", "play it on one that isolates: -e local"),
@@ -35,26 +39,39 @@ LACKING = {
         'write network_mode = "no-network" if the task can do without (in Python network_allow = ()), '
         "or choose another provider with -e",
     ),
+    Feature.COMPOSE: (
+        "compose",
+        "play it where several containers are brought up: -e docker, with a program for compose (Debian: "
+        "`apt-get install docker-compose`)",
+    ),
+    Feature.GPUS: ("resources.gpu", "no provider that comes along has any"),
+    Feature.TPU: ("tpu", "no provider that comes along has any"),
+    Feature.WINDOWS: ("os", "no provider that comes along has it"),
     **{BOUNDS[bound].feature: (f"resources.{field}", _UNBOUNDED) for bound, field in RESOURCES.items()},
 }
 """For each feature a task may ask for: the field of its data that does, and the mend when a provider lacks it."""
 
 
-async def find_problems(
-    plan: Plan, tasks: Sequence[Task], harness: Harness | None, provider: Provider | None
-) -> list[str]:
+async def find_problems(plan: Plan, tasks: Sequence[Task], env: Env[Any], seats: Mapping[str, Seat]) -> list[str]:
     """One sentence for each reason not to start."""
     problems = [
         f"two tasks are called {printable(name)}: rename one (task.name; in Python TaskData.name)"
         for name in _doubles(tasks)
     ]
-    if harness is not None:
-        problems += grouped((text, task.name) for task in tasks for text in harness.problems(task))
-    if provider is not None:
-        problems += _provider_problems(plan, tasks, provider)
-        if Feature.IMAGES in provider.features:
-            problems += await _image_problems(plan, tasks, image_provider(provider))
-    return problems
+    problems += [printable(text) for task in tasks for text in task.unplayable]
+    if len(seats) == len(env.agents):
+        problems += grouped((text, task.name) for task in tasks for text in env.problems(task, seats))
+    for name, unverified in seats.items():
+        seat = env.seated(name, unverified)
+        given = [env.plays(name, task) for task in tasks]
+        problems += _harness_problems(seat)
+        problems += _provider_problems(plan, given, seat)
+        default = getattr(env.config, name).runtime.image
+        apart = [verified_task(seat, each) for each in given if grading_mode(seat, each) == "separate"]
+        for provider, each in ((seat.provider, given), (seat.verification.provider or seat.provider, apart)):
+            if Feature.IMAGES in provider.features:
+                problems += await _image_problems(plan, each, image_provider(provider), default)
+    return list(dict.fromkeys(problems))
 
 
 def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
@@ -95,22 +112,32 @@ def _doubles(tasks: Sequence[Task]) -> list[str]:
     return list(doubles)
 
 
-def _provider_problems(plan: Plan, tasks: Sequence[Task], provider: Provider) -> list[str]:
+def _harness_problems(seat: Seat) -> list[str]:
+    """What a program inside the sandbox needs of the provider, whatever the tasks are."""
+    harness, provider = seat.harness, seat.provider
+    needs = {Feature.LISTEN} if harness.needs_endpoint else set()
+    if harness.equipment() is not None:
+        needs.add(Feature.IMAGES)
+    return [
+        f"the harness {harness.name} needs {feature}, which the provider {provider.name} does not promise on this "
+        "machine; choose another provider: -e local"
+        for feature in sorted(needs - provider.features)
+    ]
+
+
+def _provider_problems(plan: Plan, tasks: Sequence[Task], seat: Seat) -> list[str]:
     said: list[tuple[str, str, str]] = []
+    provider = seat.provider
     for task in tasks:
         needs = set(task.needs)
-        mode = plan.verifier or task.data.verifier
-        if mode == "forked":
+        if grading_mode(seat, task) == "forked":
             needs.add(Feature.FORK)
         if not plan.unbounded:
             needs |= {BOUNDS[name].feature for name in unkept(limits_of(task), provider.features)}
-        if mode == "separate":
-            text = "a separate verifier sandbox is not available yet; grade with --verifier forked"
-            said.append((text, task.where("verifier"), task.name))
         for feature in sorted(needs - provider.features):
             field, mend = LACKING.get(feature, ("", "choose another provider with -e"))
             text = f"needs {feature}, which the provider {provider.name} does not promise on this machine; {mend}"
-            where = "--verifier" if feature is Feature.FORK and plan.verifier else task.where(field)
+            where = "--verifier" if feature is Feature.FORK and seat.verifier else task.where(field)
             said.append((text, where, task.name))
     return placed(said)
 
@@ -125,24 +152,29 @@ def placed(said: Iterable[tuple[str, str, str]]) -> list[str]:
     return [printable(f"{place}: {text}") for text, place in zip(grouped(names), places.values(), strict=True)]
 
 
-async def _image_problems(plan: Plan, tasks: Sequence[Task], store: ImageProvider) -> list[str]:
+async def _image_problems(plan: Plan, tasks: Sequence[Task], store: ImageProvider, default: str | None) -> list[str]:
+    """Why the images of tasks cannot be had; `default` is that of tasks which name none."""
     unavailable: dict[str, str] = {}
+    unnamed = default or await nameless(store)
     if plan.base is not None and (problem := await _unavailable(store, plan.base, unavailable)):
         return [f"--base: {problem}"]
     missing: list[tuple[str, str, str]] = []
     problems: list[str] = []
     for task in tasks:
         try:
-            name = await _missing_image(plan, task, store)
+            name = await _missing_image(plan, task, store, unnamed)
             if name and (problem := await _unavailable(store, name, unavailable)):
-                missing.append((problem, task.where("image"), task.name))
+                named = task.data.image is not None or task.build_context is not None
+                missing.append((problem if named else f"{problem}; {_UNNAMED}", task.where("image"), task.name))
         except ConfigError as err:
             problems += err.problems
-    return problems + placed(missing)
+    return problems + placed(dict.fromkeys(missing))
 
 
 async def _unavailable(store: ImageProvider, name: str, known: dict[str, str]) -> str:
     """Why an image cannot be had, asked once of each; nothing when the store has it now."""
+    if name == HOST and await store.image(HOST) is None:
+        return f"the provider {store.name} has no image host, which is this machine's own /usr: name another"
     if name not in known:
         try:
             await ensure_image(store, name)
@@ -152,12 +184,12 @@ async def _unavailable(store: ImageProvider, name: str, known: dict[str, str]) -
     return known[name]
 
 
-async def _missing_image(plan: Plan, task: Task, store: ImageStore) -> str | None:
+async def _missing_image(plan: Plan, task: Task, store: ImageStore, unnamed: str) -> str | None:
     """The name of an image the task needs and the store lacks. Raises ConfigError for a bad Dockerfile or context."""
     directory = task.build_context
     if directory is None:
-        named: str | None = task.data.image
-        known = named is None or plan.base is not None or await find_image(store, named) is not None
+        named: str = task.data.image or unnamed
+        known = plan.base is not None or task.brings_image or await find_image(store, named) is not None
         return None if known else named
     return await check_build(store, directory, BuildOptions(base=plan.base))
 

@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +22,22 @@ from typing import Any, Self
 
 from forkyard.errors import ConfigError
 from forkyard.run.plan import Plan, read_plan
-from forkyard.trace.store import TRACES_FILE, Recorded, TaskSample, TraceStore, done, read_traces, slot_of
+from forkyard.trace.costs import total_cost
+from forkyard.trace.store import (
+    PLAN_FILE,
+    RETRIED,
+    TRACES_FILE,
+    Record,
+    Recorded,
+    TaskSample,
+    TraceStore,
+    done,
+    read_traces,
+    slot_of,
+)
 
-PLAN_FILE = "plan.json"
 SUPERSEDED_FILE = "superseded.jsonl"
-_LOCK_FILE = ".lock"
+LOCK_FILE = ".lock"
 _ID = re.compile("[0-9a-f]{32}")
 _NEW = ".new"  # the ending of a file that is being written
 
@@ -44,7 +55,7 @@ class RunDirectory:
     @classmethod
     def create(cls, plan: Plan) -> Self:
         """The directory of a new run, with its plan saved. Raises ConfigError when it holds anything already."""
-        path = plan.out / plan.run
+        path = plan.place
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as err:
@@ -61,7 +72,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> tuple[Self, Plan]:
         """The directory of a run that was begun, and its plan."""
-        plan = read_plan(path / PLAN_FILE)
+        plan = read_plan(path)
         return cls(path), plan
 
     @property
@@ -70,7 +81,7 @@ class RunDirectory:
         return f"forkyard resume {shlex.quote(str(self.path))}"
 
     def _refuse_others(self) -> None:
-        found = [entry.name for entry in self.path.iterdir() if entry.name not in (_LOCK_FILE, PLAN_FILE + _NEW)]
+        found = [entry.name for entry in self.path.iterdir() if entry.name not in (LOCK_FILE, PLAN_FILE + _NEW)]
         if PLAN_FILE in found:
             raise ConfigError(
                 f"{self.path} holds a run already: go on with it by `{self.resume_command}`, "
@@ -91,11 +102,19 @@ class RunDirectory:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def recorded(self) -> Recorded:
-        """What is on record of every slot; its attempts count those whose lines were withdrawn, too."""
-        now, before = done(self.traces), done(self.superseded)
+    def recorded(self, also: Callable[[Record], bool] = lambda record: False) -> Recorded:
+        """What is on record of every slot; its attempts count those whose lines were withdrawn, too.
+
+        `also` says which lines ask to be played again beside those that always do.
+        """
+        now, before = done(self.traces, RETRIED, also), done(self.superseded)
         attempts = {slot: max(count, before.attempts.get(slot, 0)) for slot, count in now.attempts.items()}
         return replace(now, attempts={**before.attempts, **attempts})
+
+    def spent(self) -> float:
+        """What the run has cost, in USD, what was played again included."""
+        records = (record for path in (self.traces, self.superseded) for record in _records(path))
+        return sum((total_cost(record) or 0.0 for record in records), 0.0)
 
     def withdraw(self, again: Container[TaskSample]) -> None:
         """Move the lines of slots in `again`, and lines that a later one replaced, out of the traces.
@@ -134,13 +153,20 @@ class RunDirectory:
                     yield slot_of(record), record.get("episode") or number, line
 
 
+def remove(path: Path) -> None:
+    """Remove a run with everything in its directory. Raises ConfigError for what is no run, or one that is played."""
+    read_plan(path)
+    with RunDirectory(path):
+        shutil.rmtree(path)
+
+
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     return read_traces(path) if path.exists() else iter(())
 
 
 def _locked(path: Path) -> int:
     try:
-        fd = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as err:
         raise ConfigError(f"{path} cannot be written: {err.strerror}") from None
     try:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from forkyard.env.seat import ImageFor
 from forkyard.errors import SandboxError
+from forkyard.harness import Equipment, Harness
 from forkyard.image import BuildOptions, build, ensure_image
+from forkyard.run.equipping import equipped
 from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, Provider, image_provider
 from forkyard.task import Task
 
 HOST = "host"
+NAMELESS = "python:3.11-slim"
+"""What tasks that name no image start from where there is no image host: the default of `verifiers.v1`."""
 BUILD_SECONDS = 600.0  # for tasks that set no limit of their own
 
 
@@ -23,13 +29,30 @@ class ImageError(SandboxError):
     lasting: ClassVar[bool] = True
 
 
-class Images:
-    """Keeps what was built, and what failed, for the length of a run. `base` stands in for what the tasks name."""
+async def nameless(provider: Provider) -> str:
+    """The image of tasks that name none: the machine's own /usr, where a provider has that."""
+    if Feature.IMAGES not in provider.features or await image_provider(provider).image(HOST) is not None:
+        return HOST
+    return NAMELESS
 
-    def __init__(self, provider: Provider, base: str | None) -> None:
+
+class Images:
+    """Keeps what was built, and what failed, for the length of a run.
+
+    `base` stands in for what the tasks name, `default` stands where they name nothing.
+    """
+
+    def __init__(self, provider: Provider, base: str | None, default: str | None = None) -> None:
         self._provider = provider
         self._base = base
-        self._made: dict[Path | str, asyncio.Task[str | Exception]] = {}
+        self._default = default
+        self._nameless: str | None = None
+        self._made: dict[Hashable, asyncio.Task[str | Exception]] = {}
+
+    def for_harness(self, harness: Harness) -> ImageFor:
+        """The images that sandboxes of a harness start from: the tasks' own, with what it needs installed."""
+        equipment = harness.equipment()
+        return self.image_for if equipment is None else partial(self._equipped_for, equipment)
 
     async def image_for(self, task: Task) -> str:
         """The image a task's sandboxes start from. Raises ImageError, the same for every rollout of the task."""
@@ -37,7 +60,7 @@ class Images:
         if directory is not None:
             image = await self._once(directory, lambda: self._build(directory, task.build_seconds or BUILD_SECONDS))
         else:
-            name = self._base or task.data.image or HOST
+            name = self._base or task.data.image or self._default or await self._of_nameless()
             if name == HOST or Feature.IMAGES not in self._provider.features:
                 return name
             image = await self._once(name, lambda: self._find(name))
@@ -46,7 +69,22 @@ class Images:
             raise ImageError(f"the image of task {task.name} could not be {how}: {image}") from None
         return image
 
-    async def _once(self, what: Path | str, make: Callable[[], Coroutine[None, None, str]]) -> str | Exception:
+    async def _of_nameless(self) -> str:
+        if self._nameless is None:
+            self._nameless = await nameless(self._provider)
+        return self._nameless
+
+    async def _equipped_for(self, equipment: Equipment, task: Task) -> str:
+        plain = await self.image_for(task)
+        store = image_provider(self._provider)
+        image = await self._once((plain, equipment.key), lambda: equipped(store, plain, equipment))
+        if isinstance(image, Exception):
+            raise ImageError(
+                f"{equipment.what} could not be installed into the image of task {task.name}: {image}"
+            ) from None
+        return image
+
+    async def _once(self, what: Hashable, make: Callable[[], Coroutine[None, None, str]]) -> str | Exception:
         if what not in self._made:
             self._made[what] = asyncio.create_task(_caught(make()))
         # Of the rollouts that wait, one that is cancelled takes the image from nobody.

@@ -13,7 +13,7 @@ from rich.live import Live as Screen
 from rich.table import Table
 from rich.text import Text
 
-from forkyard.run.progress import Headline, Progress, end_line, outcome_line
+from forkyard.run.progress import Headline, Progress, beside, end_line, outcome_line, player
 from forkyard.trace import Status, Trace
 from forkyard.values import one_line, printable
 
@@ -39,7 +39,7 @@ class Live(Progress):
         self._rows: dict[str, _Row] = {}
         self._rewards = 0.0
         self._rewarded = 0
-        self._finished = 0
+        self._finished: set[str] = set()  # episodes
         self._errors = 0
         self._began = time.monotonic()
         self._headline: Headline | None = None
@@ -67,8 +67,8 @@ class Live(Progress):
 
     def finished(self, record: Mapping[str, Any]) -> None:
         """A line above the view, and new totals in it."""
-        self._finished += 1
-        self._errors += record["status"] != Status.SCORED
+        self._finished.add(record["episode"] or record["id"])
+        self._errors += record["status"] != Status.SCORED and not beside(record)
         if record["reward"] is not None:
             self._rewards += record["reward"]
             self._rewarded += 1
@@ -95,8 +95,9 @@ class Live(Progress):
         now = time.monotonic()
         for row in shown:
             steps = f"{row.trace.steps} steps" if row.trace.steps else ""
-            who = f"{one_line(row.trace.task)} #{row.trace.slot.sample}"
-            table.add_row(Text(who, no_wrap=True, overflow="ellipsis"), row.phase, f"{now - row.since:.0f}s", steps)
+            who = player(row.trace.task, row.trace.slot.sample, row.trace.slot.env, row.trace.agent)
+            phase = "waiting for the model" if row.trace.model_failing else row.phase
+            table.add_row(Text(who, no_wrap=True, overflow="ellipsis"), phase, f"{now - row.since:.0f}s", steps)
         more = [Text(f"and {len(rows) - len(shown)} more", style="dim")] if len(rows) > len(shown) else []
         return Group(self._header(now), table, *more)
 
@@ -108,7 +109,7 @@ class Live(Progress):
         who = headline.harness if headline.model is None else f"{headline.harness} {headline.model}"
         return Text(
             f"{one_line(headline.run)}  {one_line(who)}  "
-            f"{headline.recorded + self._finished}/{headline.planned} done  {len(self._rows)} running  "
+            f"{headline.recorded + len(self._finished)}/{headline.planned} done  {len(self._rows)} running  "
             f"mean reward {mean}  {self._errors} not scored  {now - self._began:.0f}s",
             style="bold",
         )

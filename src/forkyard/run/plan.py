@@ -6,14 +6,18 @@ import secrets
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from forkyard.env.config import SamplingConfig
 from forkyard.errors import ConfigError
 from forkyard.task import VerifierMode
-from forkyard.values import counted, printable
+from forkyard.trace.store import PLAN_FILE
+from forkyard.values import counted, validation_problems
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+URL_VARIABLE = "OPENAI_BASE_URL"
 
 
 def new_run_name() -> str:
@@ -35,49 +39,104 @@ class PlannedTask(_Frozen):
 class Plan(_Frozen):
     """One run. `tasks` is empty until the tasks were read; it then holds every task's name in the order of play.
 
-    The model's key is never part of it: `api_key_env` names the variable that holds it.
+    Its tasks are those of `paths`, and of `registered`: sets of `registry` by name@version, and git repositories at a
+    commit; or of the installed `taskset`. `select` chooses among them. `env_config` is what
+    the env's class of configuration takes. Harness, model, sampling, provider, limits are what every agent of the env
+    inherits. `source` is the run that this one took its rollouts from, and `action` how: replayed, all of them, or
+    graded again, those samples of each task that are `regraded`, by `tests` in the place of the task's own. The
+    models' keys are never part of it: `api_key_env` names the variable that holds one.
     """
 
     run: str = Field(default_factory=new_run_name)
     out: Path = Path("runs")
-    paths: tuple[Path, ...]
+    directory: str | None = None  # its name in `out`; the run's own when None
+    paths: tuple[Path, ...] = ()
+    registered: tuple[str, ...] = ()
+    registry: Path | None = None
+    taskset: str | None = None
+    taskset_config: dict[str, Any] = Field(default_factory=dict)
+    select: dict[str, Any] = Field(default_factory=dict)
+    env: str = "single-agent"
+    env_config: dict[str, Any] = Field(default_factory=dict)
     harness: str
-    options: dict[str, str] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
     model: str | None = None
+    sampling: SamplingConfig = SamplingConfig()
     base_url: str | None = None
     api_key_env: str = KEY_VARIABLE
+    upstreams: Path | None = None
+    prices: Path | None = None
+    budget_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
     samples: int = Field(1, ge=1)
-    concurrent: int = Field(4, ge=1)
+    concurrent: int | None = Field(4, ge=1)  # None is as many as there are
     provider: str = "local"
     verifier: VerifierMode | None = None
+    verifier_env: dict[str, str] = Field(default_factory=dict)  # over what tasks say to their verifiers
     base: str | None = None
     unbounded: bool = False  # whether tasks are played without the bounds that the provider cannot keep
     max_turns: int | None = Field(None, ge=1)
     agent_timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
     retries: int = Field(2, ge=0, le=10)
     limit: int | None = Field(None, ge=1)
+    source: Path | None = None
+    action: Literal["replay", "regrade"] | None = None
+    regraded: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    tests: Path | None = None
     forkyard: str = Field(default_factory=lambda: version("forkyard"))
     created: datetime = Field(default_factory=lambda: datetime.now(UTC))
     tasks: dict[str, PlannedTask] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _has_tasks(self) -> Self:
+        if bool(self.paths or self.registered) == (self.taskset is not None):
+            raise ValueError("name either paths of tasks or sets of a registry, or a taskset that is installed")
+        return self
+
+    @property
+    def place(self) -> Path:
+        """The run's directory."""
+        return self.out / (self.directory or self.run)
+
+    @property
+    def unit(self) -> str:
+        """What is planned and counted: rollouts, or episodes that may be of several."""
+        return "rollout" if self.env == "single-agent" else "episode"
+
     @property
     def planned(self) -> int:
-        """How many rollouts the whole run is."""
-        return len(self.tasks) * self.samples
+        """How many episodes the whole run is: rollouts, in an env of one agent."""
+        return sum(map(len, self.regraded.values())) if self.regraded else len(self.tasks) * self.samples
+
+    def holds(self, task: str, sample: int) -> bool:
+        """Whether a slot is one of the plan's."""
+        known = task in self.tasks and 0 <= sample < self.samples
+        return known and (not self.regraded or sample in self.regraded.get(task, ()))
 
 
-def read_plan(path: Path) -> Plan:
-    """A plan that was saved. Raises ConfigError when there is none, or it cannot be read."""
+def plan_of(**options: Any) -> Plan:
+    """The plan of these options. Raises ConfigError with everything that is wrong with them."""
+    try:
+        return Plan(**options)
+    except ValidationError as err:
+        raise ConfigError(*validation_problems(err)) from None
+
+
+def is_run(place: Path) -> bool:
+    """Whether a directory holds a run, if one whose plan cannot be read."""
+    return (place / PLAN_FILE).is_file()
+
+
+def read_plan(place: Path) -> Plan:
+    """The plan of the run in a directory. Raises ConfigError when there is none, or it cannot be read."""
+    path = place / PLAN_FILE
     try:
         return Plan.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"{path.parent} is no run: {_instead(path)}") from None
+        raise ConfigError(f"{place} is no run: {_instead(path)}") from None
     except OSError as err:
         raise ConfigError(f"{path} cannot be read: {err.strerror}") from None
     except ValidationError as err:
-        first = err.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(printable(f"{path} is no plan of a run: {where}: {first['msg']}")) from None
+        raise ConfigError(validation_problems(err, f"{path} is no plan of a run: ")[0]) from None
 
 
 def _instead(path: Path) -> str:

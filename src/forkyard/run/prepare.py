@@ -1,33 +1,37 @@
-"""From a plan to the things that play it: tasks, harness, model, provider."""
+"""From a plan to the things that play it: tasks, an env, and a seat for each of its agents."""
 
 from __future__ import annotations
 
-import os
 import typing
-from collections.abc import AsyncIterator, Callable, Sequence, Sized
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from forkyard.env import Seat
-from forkyard.errors import ConfigError, ForkyardError, SandboxError
-from forkyard.harness import Harness, ModelContext, harness_class, make_harness
-from forkyard.model import ChatModel, model_from
+from pydantic import ValidationError
+
+from forkyard.env import Env, EnvConfig, Seat
+from forkyard.env.registry import env_class
+from forkyard.errors import ConfigError, SandboxError
+from forkyard.harness import Harness, NopHarness, harness_class
 from forkyard.run.check import find_problems, grouped, notes_of
-from forkyard.run.images import Images
-from forkyard.run.plan import KEY_VARIABLE, Plan, PlannedTask, check_name
+from forkyard.run.gateways import Asking, base_url_of, gateway_of, judges_of, verifiers_of
+from forkyard.run.kept import DiskKeeper, pruned
+from forkyard.run.plan import Plan, PlannedTask, check_name
+from forkyard.run.seats import Places, agent_configs, harness_of, model_name, seat_of
+from forkyard.run.tasksets import load_tasks, none_left
 from forkyard.sandbox import Provider
-from forkyard.sandbox.registry import make_provider
 from forkyard.secrets import Secrets
-from forkyard.task import Task, TaskTimeout, load_taskset
-from forkyard.trace import AgentLimits
-from forkyard.values import first_names, printable
+from forkyard.task import Task
+from forkyard.values import first_names, printable, validation_problems
+
+if TYPE_CHECKING:
+    from forkyard.gateway import Gateway
 
 T = TypeVar("T")
-MOST_TASKS = 100_000  # of one path without a limit: a generator may have no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,73 +40,158 @@ class Prepared:
 
     plan: Plan
     tasks: tuple[Task, ...]
-    harness: Harness
-    model: ChatModel | None
-    provider: Provider
-    images: Images
+    env: Env[Any]
+    seats: Mapping[str, Seat]
+    gateway: Gateway | None
     notes: tuple[str, ...]
+    keeper: DiskKeeper | None = None
 
     @property
     def secrets(self) -> Secrets:
-        """What no line may show: the model's key, and what the host's variables gave to tasks."""
-        secrets = self.model.secrets if self.model else Secrets()
+        """What no line may show: the models' keys, and what the host's variables gave to tasks."""
+        secrets = self.gateway.secrets if self.gateway else Secrets()
         for task in self.tasks:
             secrets |= task.secrets
         return secrets
 
-    def seat(self, logs: Path) -> Seat:
-        """The one agent of the run."""
-        plan = self.plan
-        return Seat(
-            harness=self.harness,
-            provider=self.provider,
-            image_for=self.images.image_for,
-            context=ModelContext(self.model, limits=AgentLimits(max_turns=plan.max_turns)),
-            timeout=TaskTimeout(agent=plan.agent_timeout),
-            verifier=plan.verifier,
-            keep_logs_in=logs,
-        )
+    def keeping(self, place: Path) -> dict[str, Seat]:
+        """The seats, what their sandboxes leave under /logs being kept in `place`, and their disks by the provider."""
+        keeper = self.keeper
+        return {
+            name: replace(seat, keep_logs_in=place, keep_disk=None if keeper is None else keeper.of(seat.provider))
+            for name, seat in self.seats.items()
+        }
 
 
 @asynccontextmanager
-async def prepared(plan: Plan, provider: Provider | None = None) -> AsyncIterator[Prepared]:
+async def prepared(plan: Plan, provider: Provider | None = None, spent: float = 0.0) -> AsyncIterator[Prepared]:
     """Everything a plan needs, checked, and let go at the end.
 
-    A plan that names its tasks is one to go on with: they must be what they were. Raises ConfigError with every
-    reason not to start. `provider` takes the place of the one the plan names, and is closed all the same.
+    A plan that names its tasks is one to go on with: they must be what they were, and `spent` is what it cost so far.
+    Raises ConfigError with every reason not to start. `provider` takes the place of the one the plan names, and is
+    closed all the same.
     """
     problems: list[str] = []
     async with AsyncExitStack() as stack:
-        _or_problem(problems, lambda: check_name(plan.run))
-        tasks = _tasks(plan, problems)
-        harness = _or_problem(problems, lambda: make_harness(plan.harness, plan.options))
-        model = _or_problem(problems, lambda: _model(plan))
-        if model is not None:
-            stack.push_async_callback(model.close)
-        provider = provider or _or_problem(problems, lambda: make_provider(plan.provider))
-        if provider is not None:
-            stack.push_async_callback(_closed, provider)
-        problems += await find_problems(plan, tasks, harness, provider)
-        if problems or harness is None or provider is None:
+        for name in dict.fromkeys((plan.run, plan.directory or plan.run)):
+            _or_problem(problems, partial(check_name, name))
+        places = Places(plan, provider, stack)
+        tasks = _told(plan, _tasks(plan, problems), problems)
+        env = _or_problem(problems, lambda: _furnished(env_of(plan), places))
+        seats, gateway = ({}, None) if env is None else _seats(plan, env, tasks, places, spent, problems)
+        if gateway is not None:
+            stack.push_async_callback(gateway.close)
+        if env is not None:
+            problems += await find_problems(plan, tasks, env, seats)
+        keeper = _or_problem(problems, DiskKeeper)
+        if problems or env is None or keeper is None:
             raise ConfigError(*dict.fromkeys(map(printable, problems)))
-        notes = await _swept(provider)
-        images = Images(provider, plan.base)
-        stack.push_async_callback(images.close)
-        full = plan if plan.tasks else _with_tasks(plan, tasks, provider)
+        notes = [note for each in places.providers for note in await _swept(each)]
+        for each in places.providers:
+            notes += await pruned(each, keeper.policy)
+        full = plan if plan.tasks else _with_tasks(plan, tasks, places.providers)
         said = ((note, name) for name, task in full.tasks.items() for note in task.notes)
-        yield Prepared(full, tasks, harness, model, provider, images, (*notes, *grouped(said)))
+        yield Prepared(full, tasks, env, seats, gateway, (*notes, *grouped(said)), keeper)
+
+
+def env_of(plan: Plan) -> Env[Any]:
+    """The env a plan names, with its configuration. Raises ConfigError."""
+    found = env_class(plan.env)
+    try:
+        config = found.config_type().model_validate(plan.env_config)
+        return found(config)
+    except ValidationError as err:
+        raise ConfigError(*validation_problems(err, "env ")) from None
+    except (ValueError, TypeError, OSError) as err:
+        raise ConfigError(f"env {plan.env}: {err}") from err
+
+
+def _furnished(env: Env[Any], places: Places) -> Env[Any]:
+    env.furnish(places.place)
+    return env
+
+
+def _seats(
+    plan: Plan, env: Env[Any], tasks: Sequence[Task], places: Places, spent: float, problems: list[str]
+) -> tuple[dict[str, Seat], Gateway | None]:
+    """The seats that can be had, what is wrong with the others being added to `problems`."""
+    asking: list[Asking] = []
+    filled: dict[str, tuple[Harness, str | None]] = {}
+    for name, config in agent_configs(env).items():
+        chosen = _or_problem(problems, partial(harness_class, config.harness.id if config.harness else plan.harness))
+        if chosen is None:
+            continue
+        harness = _or_problem(problems, partial(harness_of, plan, config))
+        model = _or_problem(problems, partial(model_name, plan, config, chosen, name))
+        filled[name] = harness or NopHarness(), model  # the rest is checked all the same
+        if model is not None:
+            asking.append(Asking(f"agent {name}", model, chosen.dialect, config.budget))
+    asking += judges_of(tasks, asking[0].model, asking[0].budget) if asking else judges_of(tasks, None)
+    if plan.model is not None and not asking and len(filled) == len(env.agents):
+        who = ", ".join(dict.fromkeys(repr(harness.name) for harness, _ in filled.values()))
+        problems.append(f"the harness {who} asks no model: leave {plan.model} out")
+    asking += verifiers_of(tasks)
+    gateway = _or_problem(problems, lambda: gateway_of(plan, asking, spent))
+    seats = {}
+    for name, (harness, model) in filled.items():
+        config = getattr(env.config, name)
+        seat = _or_problem(problems, lambda: seat_of(plan, config, harness, model, places, gateway))  # noqa: B023
+        if seat is not None:
+            seats[name] = seat
+    return seats, gateway
 
 
 def resolved(plan: Plan) -> Plan:
-    """The plan with its relative paths made absolute, so that it can be gone on with from anywhere."""
-    try:
-        hints = typing.get_type_hints(harness_class(plan.harness).__init__)
-    except ConfigError:  # it is said with everything else that is wrong
-        hints = {}
-    options = {
-        name: str(Path(value).absolute()) if hints.get(name) is Path else value for name, value in plan.options.items()
+    """The plan with its paths made absolute and its endpoint named, so that it can be gone on with from anywhere."""
+    asked = plan.model is not None
+    changed: dict[str, Any] = {
+        "options": absolute_options(plan.harness, plan.options),
+        "paths": tuple(path.absolute() for path in plan.paths),
+        "registry": plan.registry and plan.registry.absolute(),
+        "upstreams": plan.upstreams and plan.upstreams.absolute(),
+        "prices": plan.prices and plan.prices.absolute(),
+        "taskset_config": _absolute(plan.taskset_config),
     }
-    return plan.model_copy(update={"options": options, "paths": tuple(path.absolute() for path in plan.paths)})
+    with suppress(ConfigError, ValidationError):  # it is said with everything else that is wrong
+        config = env_class(plan.env).config_type().model_validate(plan.env_config)
+        changed["env_config"] = portable(config)
+        asked = asked or any(getattr(config, name).model for name in config.agents)
+    changed["base_url"] = base_url_of(plan.base_url) if asked else plan.base_url
+    return plan.model_copy(update=changed)
+
+
+def portable(config: EnvConfig) -> dict[str, Any]:
+    """A configuration as JSON values that mean the same from any directory; what is as by default is left out."""
+    values: dict[str, Any] = _absolute(config.model_dump(exclude_defaults=True))
+    for name in config.agents:
+        harness = values.get(name, {}).get("harness")
+        if harness:
+            harness |= absolute_options(harness["id"], {key: harness[key] for key in harness if key != "id"})
+    return values
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, str) and ".py:" in value and Path(value.rpartition(":")[0]).is_file():  # a plugged function
+        return str(Path(value).absolute())
+    if isinstance(value, dict):
+        return {key: _absolute(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_absolute(item) for item in value]
+    return value
+
+
+def absolute_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a harness, those that are paths made absolute."""
+    try:
+        hints = typing.get_type_hints(harness_class(name).__init__)
+    except (ConfigError, NameError):  # it is said with everything else that is wrong
+        hints = {}
+    return {
+        key: str(Path(value).absolute()) if hints.get(key) is Path else _absolute(value)
+        for key, value in options.items()
+    }
 
 
 def _or_problem(problems: list[str], make: Callable[[], T]) -> T | None:
@@ -114,34 +203,31 @@ def _or_problem(problems: list[str], make: Callable[[], T]) -> T | None:
 
 
 def _tasks(plan: Plan, problems: list[str]) -> tuple[Task, ...]:
-    found: list[Task] = []
     broken = len(problems)
-    for path in plan.paths:
-        found += _or_problem(problems, partial(_loaded, path, plan.limit)) or ()
+    found = load_tasks(plan, problems)
     if not plan.tasks or len(problems) > broken:
+        if not found and len(problems) == broken:
+            problems.append(none_left(plan))
         return tuple(islice(found, plan.limit))
-    return _or_problem(problems, lambda: _as_planned(plan, found)) or ()
+    return _or_problem(problems, lambda: as_planned(plan, found)) or ()
 
 
-def _loaded(path: Path, limit: int | None) -> list[Task]:
-    """The tasks of a path; no more than the limit are made of a set that makes them as they are asked for."""
-    tasks = load_taskset(path)
-    if isinstance(tasks, Sized):
-        return list(tasks)
-    found = list(islice(tasks, MOST_TASKS + 1 if limit is None else limit))
-    if len(found) > MOST_TASKS and limit is None:
-        raise ConfigError(f"{path} holds more than {MOST_TASKS:,} tasks: say with --limit how many to play")
-    return found
+def _told(plan: Plan, tasks: tuple[Task, ...], problems: list[str]) -> tuple[Task, ...]:
+    """The tasks, their verifiers being told what the plan says to them."""
+    if not plan.verifier_env:
+        return tasks
+    return _or_problem(problems, lambda: tuple(task.with_verifier_env(plan.verifier_env) for task in tasks)) or ()
 
 
-def _as_planned(plan: Plan, found: Sequence[Task]) -> tuple[Task, ...]:
+def as_planned(plan: Plan, found: Sequence[Task]) -> tuple[Task, ...]:
     """The tasks of a run that was begun, in its order. Raises ConfigError for those that are not what they were."""
     by_name = {task.name: task for task in found}
     missing = [name for name in plan.tasks if name not in by_name]
     changed = [name for name, task in plan.tasks.items() if name in by_name and by_name[name].digest != task.digest]
     problems = []
     if missing:
-        problems.append(f"no longer in {', '.join(map(str, plan.paths))}: {_named(missing)}")
+        where = plan.taskset or ", ".join(map(str, (*plan.paths, *plan.registered)))
+        problems.append(f"no longer in {where}: {_named(missing)}")
     if changed:
         problems.append(f"changed since run {plan.run} began: {_named(changed)}")
     if problems:
@@ -153,25 +239,15 @@ def _named(names: Sequence[str]) -> str:
     return f"{'task' if len(names) == 1 else f'{len(names)} tasks,'} {first_names(names)}"
 
 
-def _with_tasks(plan: Plan, tasks: Sequence[Task], provider: Provider) -> Plan:
+def _with_tasks(plan: Plan, tasks: Sequence[Task], providers: Sequence[Provider]) -> Plan:
     planned = {
-        task.name: PlannedTask(digest=task.digest, notes=tuple(notes_of(plan, task, provider))) for task in tasks
+        task.name: PlannedTask(
+            digest=task.digest,
+            notes=tuple(dict.fromkeys(note for provider in providers for note in notes_of(plan, task, provider))),
+        )
+        for task in tasks
     }
     return plan.model_copy(update={"tasks": planned})
-
-
-def _model(plan: Plan) -> ChatModel | None:
-    needed = harness_class(plan.harness).needs_model
-    if plan.model is None:
-        if needed:
-            raise ConfigError(f"the harness {plan.harness!r} needs a model: name one with -m")
-        return None
-    if not needed:
-        raise ConfigError(f"the harness {plan.harness!r} asks no model: leave {plan.model} out")
-    key = os.environ.get(plan.api_key_env)
-    if not key and plan.api_key_env != KEY_VARIABLE:
-        raise ConfigError(f"{plan.api_key_env} is not set, and it is to hold the model's key")
-    return model_from(plan.model, plan.base_url, key)
 
 
 async def _swept(provider: Provider) -> list[str]:
@@ -180,11 +256,3 @@ async def _swept(provider: Provider) -> list[str]:
     except SandboxError as err:
         return [f"what dead processes left behind could not be swept: {err}"]
     return []
-
-
-async def _closed(provider: Provider) -> None:
-    """Close the provider; a failure is tried once more, because sandboxes may still be open."""
-    try:
-        await provider.close()
-    except ForkyardError:
-        await provider.close()

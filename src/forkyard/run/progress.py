@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from forkyard.trace import Status, Trace
+from forkyard.trace.record import is_trainable
 from forkyard.values import counted, one_line, printable
 
 REASON_SHOWN = 150  # characters of its beginning, and of its end, where the cause often stands
@@ -16,7 +17,7 @@ REASON_SHOWN = 150  # characters of its beginning, and of its end, where the cau
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What is known when a run starts: `recorded` of its `planned` rollouts are on record from before."""
+    """What is known when a run starts: `recorded` of its `planned` episodes are on record from before."""
 
     run: str
     harness: str
@@ -71,9 +72,22 @@ class Lines(Progress):
             self._stream.flush()
 
 
+def player(task: str, sample: int, env: str, agent: str) -> str:
+    """`sales-report #1`, with the agent's name when there may be several."""
+    return f"{one_line(task)} #{sample}" + ("" if env == "single-agent" else f" {one_line(agent)}")
+
+
+def beside(record: Mapping[str, Any]) -> bool:
+    """Whether a rollout is a judge's or a simulated user's: it ended well, and nothing of it is rewarded."""
+    rewarded_or_failed = record["rewards"] or record["errors"] or record["status"] != Status.SCORED
+    return not is_trainable(record) and not rewarded_or_failed
+
+
 def outcome_line(record: Mapping[str, Any]) -> str:
     """`sales-report #1: reward 1.00 (2/2) in 4 steps`, or the status and the beginning of the reason."""
-    who = f"{one_line(record['task'])} #{record['sample']}"
+    who = player(record["task"], record["sample"], record["env"], record["agent"])
+    if beside(record):
+        return f"{who}: done in {counted(record['steps'], 'step')}"
     if record["status"] != Status.SCORED:
         reason = one_line(record["reason"] or "no reason was given")
         cut = reason if len(reason) <= 2 * REASON_SHOWN else f"{reason[:REASON_SHOWN]} ... {reason[-REASON_SHOWN:]}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from forkyard.errors import ForkyardError
+from forkyard.errors import ConfigError, EnvError, ForkyardError, boundary
 from forkyard.run.directory import RunDirectory
 from forkyard.run.interrupt import Interrupt
 from forkyard.run.plan import Plan
@@ -18,22 +21,26 @@ from forkyard.run.prepare import Prepared, prepared, resolved
 from forkyard.run.progress import Headline, Progress
 from forkyard.run.schedule import Schedule, Sleep, slots
 from forkyard.sandbox import Provider
-from forkyard.trace.store import Recorded, TraceStore, read_traces, slot_of
+from forkyard.trace import Status
+from forkyard.trace.store import RETRIED, Record, Recorded, TaskSample, TraceStore, read_traces, slot_of
 from forkyard.values import counted
 
+_RUNS_BUDGET = re.compile(r"budget of ([0-9.e+-]+) USD for the run:")  # as the gateway's ledger refuses a call
+_REPLAYED = {*RETRIED, Status.BUDGET}
 _NOTHING = Recorded(frozenset(), {}, {})
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run, or the part of it that was played now, ended.
+    """How a run, or the part of it that was played now, ended, counted in `unit`s.
 
     `directory` is None when it was interrupted before anything started. `recorded` counts the lines of the whole run,
-    `errored` the infrastructure failures among those of now. `stopped` is the error that ended it early, `signal` the
-    number of the signal that did.
+    `errored` those of now with an infrastructure failure or an error of the env's own code. `stopped` is the error
+    that ended it early, `signal` the number of the signal that did.
     """
 
     directory: Path | None = None
+    unit: str = "rollout"
     planned: int = 0
     recorded: int = 0
     played: int = 0
@@ -50,9 +57,16 @@ async def start(
 
     SIGINT and SIGTERM end it in order (see `Interrupt`). `provider` takes the place of the one the plan names.
     """
+    return await play(lambda: prepared(resolved(plan), provider), progress, sleep)
+
+
+async def play(
+    preparing: Callable[[], AbstractAsyncContextManager[Prepared]], progress: Progress, sleep: Sleep
+) -> Outcome:
+    """Play a new run of what is prepared for it; raises as that does."""
     outcome = Outcome()
     with Interrupt(progress.abandon) as interrupt:
-        async with prepared(resolved(plan), provider) as ready:
+        async with preparing() as ready:
             with RunDirectory.create(ready.plan) as directory:
                 await _play(ready, directory, _NOTHING, progress, outcome, sleep)
     outcome.signal = interrupt.signal
@@ -60,24 +74,35 @@ async def start(
 
 
 async def resume(
-    path: Path, progress: Progress, *, provider: Provider | None = None, sleep: Sleep = asyncio.sleep
+    path: Path,
+    progress: Progress,
+    *,
+    provider: Provider | None = None,
+    sleep: Sleep = asyncio.sleep,
+    budget_usd: float | None = None,
 ) -> Outcome:
-    """Play what a run has no line of yet, and again what ended as an infrastructure failure.
+    """Play what a run has no line of yet, and again what ended as an infrastructure failure or with an env's error.
 
-    Raises ConfigError when `path` is no run, another process is at it, or its tasks are not what they were.
+    `budget_usd` takes the place of the run's budget; what was spent before counts, and what a smaller budget of the run
+    cut short is played again. Raises ConfigError when `path` is no run, another process is at it, or its tasks are not
+    what they were.
     """
     outcome = Outcome()
     with Interrupt(progress.abandon) as interrupt:
         directory, plan = RunDirectory.open(path)
         with directory:
+            if budget_usd is not None:
+                plan = plan.model_copy(update={"budget_usd": budget_usd})
+            if plan.source is not None and plan.action != "regrade":
+                raise ConfigError(f"{path} holds scores of {plan.source}, not a run of its own: replay that again")
             with TraceStore(directory.traces) as store:
                 repairs = store.repairs
-            recorded = _of_the_plan(plan, directory.recorded())
+            recorded = _of_the_plan(plan, directory.recorded(_owed(plan, _unpaid(directory, budget_usd))))
             _describe(outcome, directory, plan, recorded)
             for repair in repairs:
                 progress.note(repair)
             if len(recorded.done) < plan.planned:
-                async with prepared(plan, provider) as ready:
+                async with _prepared_again(plan, provider, directory) as ready:
                     progress.note(_what_is_left(plan, recorded))
                     if plan.forkyard != version("forkyard"):
                         progress.note(f"the run was begun by forkyard {plan.forkyard}, this is {version('forkyard')}")
@@ -86,6 +111,22 @@ async def resume(
                     await _play(ready, directory, recorded, progress, outcome, sleep)
     outcome.signal = interrupt.signal
     return outcome
+
+
+def _prepared_again(
+    plan: Plan, provider: Provider | None, directory: RunDirectory
+) -> AbstractAsyncContextManager[Prepared]:
+    if plan.action == "regrade":
+        from forkyard.run.regrade import regrading  # most runs do without
+
+        return regrading(plan, provider)
+    return prepared(plan, provider, directory.spent() if plan.budget_usd else 0.0)
+
+
+async def check(plan: Plan) -> Plan:
+    """The plan with its tasks in it, when it could be played now. Raises ConfigError with every reason why not."""
+    async with prepared(resolved(plan)) as ready:
+        return ready.plan
 
 
 async def _play(
@@ -103,38 +144,70 @@ async def _play(
     began = time.monotonic()
     with TraceStore(directory.traces) as store:
         schedule = Schedule(ready, directory, store, progress, recorded.attempts, sleep)
-        progress.begin(Headline(plan.run, plan.harness, plan.model, plan.planned, len(recorded.done)))
+        seat = ready.seats[ready.env.agents[0]]
+        progress.begin(Headline(plan.run, seat.harness.name, seat.model, plan.planned, len(recorded.done)))
         try:
-            await schedule.play(slots(ready.tasks, plan.samples, recorded.done))
+            async with AsyncExitStack() as stack:
+                with boundary(EnvError, f"env {plan.env} could not start"):
+                    await stack.enter_async_context(ready.env.serving())
+                waiting = slots(ready.tasks, plan.samples, recorded.done)
+                await schedule.play((task, sample) for task, sample in waiting if plan.holds(task.name, sample))
         finally:
             tally = schedule.tally
             outcome.played, outcome.errored, outcome.stopped = tally.played, tally.errored, tally.stopped
             outcome.recorded += tally.played
             progress.abandon()
-    progress.end(outcome.played, time.monotonic() - began, directory.traces)
+    for note in await ready.keeper.close() if ready.keeper is not None else ():
+        progress.note(note)
+    progress.end(tally.lines, time.monotonic() - began, directory.traces)
     if outcome.stopped is None:
         _check_lines(plan, directory.traces)
 
 
+def _owed(plan: Plan, unpaid: Callable[[Record], bool]) -> Callable[[Record], bool]:
+    """Which lines whoever goes on with the run has played again: beside unpaid ones, those of an env that failed."""
+
+    def owed(record: Record) -> bool:
+        info = record.get("info")
+        return unpaid(record) or (plan.action is None and isinstance(info, dict) and "env_error" in info)
+
+    return owed
+
+
+def _unpaid(directory: RunDirectory, budget_usd: float | None) -> Callable[[Record], bool]:
+    """Which lines can be played again with more money: a smaller budget of the run, not one of theirs, ended them."""
+    left = budget_usd is not None and budget_usd > directory.spent()
+
+    def unpaid(record: Record) -> bool:
+        if not left or record.get("status") != Status.BUDGET:
+            return False
+        refused = _RUNS_BUDGET.search(str(record.get("reason")))
+        return refused is not None and budget_usd is not None and float(refused[1]) < budget_usd
+
+    return unpaid
+
+
 def _of_the_plan(plan: Plan, recorded: Recorded) -> Recorded:
     """What is on record of the planned slots alone; lines that somebody else put there are none of the run's."""
-    wanted = {(task, sample) for task in plan.tasks for sample in range(plan.samples)}
-    again = {slot: status for slot, status in recorded.again.items() if slot in wanted}
-    return replace(recorded, done=recorded.done & wanted, again=again)
+    again = {slot: status for slot, status in recorded.again.items() if plan.holds(*slot)}
+    return replace(recorded, done=frozenset(slot for slot in recorded.done if plan.holds(*slot)), again=again)
 
 
 def _describe(outcome: Outcome, directory: RunDirectory, plan: Plan, recorded: Recorded) -> None:
     outcome.directory = directory.path
     outcome.resume_command = directory.resume_command
+    outcome.unit = plan.unit
     outcome.planned = plan.planned
     outcome.recorded = len(recorded.done)
 
 
 def _what_is_left(plan: Plan, recorded: Recorded) -> str:
-    failed = counted_statuses(recorded.again.values())
+    failed = counted_statuses(
+        status if status in _REPLAYED else f"{status} with an error of the env" for status in recorded.again.values()
+    )
     new = plan.planned - len(recorded.done) - len(recorded.again)
     again = f"{failed} to be played again" if failed else "none to be played again"
-    return f"{plan.run}: {counted(len(recorded.done), 'rollout')} done, {again}, {new} not yet played"
+    return f"{plan.run}: {counted(len(recorded.done), plan.unit)} done, {again}, {new} not yet played"
 
 
 def counted_statuses(statuses: Iterable[str]) -> str:
@@ -143,16 +216,19 @@ def counted_statuses(statuses: Iterable[str]) -> str:
 
 
 def _check_lines(plan: Plan, traces: Path) -> None:
-    """Every planned rollout has exactly one line. Raises ForkyardError: it is a fault of Forkyard if not."""
-    lines = Counter(slot_of(record) for record in read_traces(traces))
+    """Every planned episode was played once and left its lines. Raises ForkyardError: it is a fault of ours if not."""
+    plays: dict[TaskSample, set[Any]] = {}
+    for record in read_traces(traces):
+        if slot := slot_of(record):
+            plays.setdefault(slot, set()).add((record.get("episode"), record.get("attempt")))
     wrong = [
-        f"{task} #{sample} has {counted(lines[task, sample], 'line')}"
+        f"{task} #{sample} has {len(plays.get((task, sample), ()))}"
         for sample in range(plan.samples)
         for task in plan.tasks
-        if lines[task, sample] != 1
+        if plan.holds(task, sample) and len(plays.get((task, sample), ())) != 1
     ]
     if wrong:
         raise ForkyardError(
-            f"internal error: {counted(plan.planned, 'rollout')} planned, but not one line for each in {traces}: "
+            f"internal error: {counted(plan.planned, plan.unit)} planned, but not one play for each in {traces}: "
             f"{', '.join(wrong[:5])}{' ...' if len(wrong) > 5 else ''}. Please report it; the run can be resumed."
         )

@@ -148,6 +148,7 @@ class FaultySandbox:
     pause = _as_inner(Sandbox.pause)
     resume = _as_inner(Sandbox.resume)
     changes = _as_inner(Sandbox.changes)
+    is_quiet = _as_inner(Sandbox.is_quiet)
     stop = _as_inner(Sandbox.stop)
     start = _as_inner(Sandbox.start)
     close = _as_inner(Sandbox.close)

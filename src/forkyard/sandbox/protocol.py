@@ -152,6 +152,13 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def is_quiet(self) -> bool:
+        """Whether no process runs in it but the provider's own, not even a halted one; False when it cannot be told.
+
+        SandboxError when it is stopped.
+        """
+        ...
+
     async def pause(self) -> None:
         """Bring every process to a halt until `resume`; a paused sandbox stays as it is. Feature `pause`.
 

@@ -109,6 +109,12 @@ class TaskData(Frozen):
         return "\n\n".join(_text(message["content"]) for message in self.prompt)
 
 
+class WireTaskData(TaskData):
+    """The data of any task as it was recorded; fields that its class added are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content

@@ -7,47 +7,60 @@ import copy
 import hashlib
 import json
 import logging
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
-from forkyard.errors import ForkyardError, InterceptionError, ModelError, SandboxError, TaskError, boundary
+from forkyard.errors import ConfigError
 from forkyard.sandbox import Feature, Network, Sandbox
 from forkyard.sandbox.promises import network_features
 from forkyard.secrets import Secrets
-from forkyard.task.data import TaskData
-from forkyard.task.hooks import Signal, discover, invoke, required_parameters
+from forkyard.task.config import ConfigT_co, TaskConfig, said, with_plugged
+from forkyard.task.data import Artifact, TaskData
+from forkyard.task.generics import type_argument
+from forkyard.task.hooks import KINDS, Kind, Signal, plugged, required_parameters, signals_of
+from forkyard.task.judges.judge import Judge
+from forkyard.task.scoring import measure, runnable, seed, settled, verdict
+from forkyard.task.staging import Staging
+from forkyard.task.state import State, StateT_co
 from forkyard.trace import Status, Trace
+
+if TYPE_CHECKING:
+    from forkyard.task.toolset import ToolServer, Toolset
 
 DataT_co = TypeVar("DataT_co", bound=TaskData, covariant=True, default=TaskData)
 
 HOOKS = ("setup", "finalize", "stage_verifier", "validate")
-_NOT_THE_TASK = (SandboxError, ModelError, InterceptionError)
 _log = logging.getLogger(__name__)
 
 
-class Task(Generic[DataT_co]):
-    """Subclass it to write a task in Python: add hooks, and methods marked `@reward` or `@metric`.
+class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
+    """Subclass it to write a task in Python: add hooks, and methods marked `@reward`, `@metric`, `@stop`, `@intercept`.
 
     One object may serve many rollouts at once and keeps nothing about any of them. Class definition raises TypeError
     for a hook with a parameter that no hook is given.
     """
 
     NEEDS_CONTAINER: ClassVar[bool] = False  # its commands must not reach the host
+    scoring_deferred: bool = False  # `score` does nothing
+    collects_what_it_can: ClassVar[bool] = False  # an artifact that cannot be had is for its verifier to miss
     _source: str | None = None  # the digest of the file that its code is from, when it was loaded from one
+    _shared: Sequence[Toolset[Any, Any]] = ()
 
-    def __init__(self, data: DataT_co) -> None:
+    def __init__(self, data: DataT_co, config: ConfigT_co | None = None) -> None:
         self.data = data
+        self.config = config if config is not None else cast(ConfigT_co, _plain_config(self.config_type()))
+        self._check_config()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in HOOKS:
             required_parameters(cls, name)
-        discover(cls, "reward")
-        discover(cls, "metric")
+        for kind in KINDS:
+            signals_of(cls, kind)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -91,6 +104,16 @@ class Task(Generic[DataT_co]):
         other.data = type(self.data)(**{**given, **update})
         return other
 
+    def with_config(self, config: TaskConfig) -> Self:
+        """A copy with another config, of the task's own class: what was said in `config`, and the rest by default.
+
+        Raises pydantic's ValidationError, and ValueError for what does not fit the task.
+        """
+        other = copy.copy(self)
+        other.config = cast(ConfigT_co, self.config_type().model_validate(said(config)))
+        other._check_config()
+        return other
+
     def with_system_prompt(self, text: str) -> Self:
         """A copy with another system prompt."""
         return self.with_data(system_prompt=text)
@@ -101,6 +124,25 @@ class Task(Generic[DataT_co]):
     def build_context(self) -> Path | None:
         """The directory holding the Dockerfile of the agent's sandbox, when the image is to be built."""
         return None
+
+    @property
+    def compose_directory(self) -> Path | None:
+        """The directory of the compose project whose service `main` is the agent's sandbox, for one of several."""
+        return None
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The services beside the agent's from which there is evidence to be had."""
+        return ()
+
+    def artifacts_of(self, service: str) -> tuple[Artifact, ...]:
+        """What leaves the sandbox of such a service."""
+        return ()
+
+    @property
+    def brings_image(self) -> bool:
+        """Whether its compose project says itself what `main` is made of."""
+        return False
 
     @property
     def network(self) -> Network | None:
@@ -117,6 +159,14 @@ class Task(Generic[DataT_co]):
         """What the sandbox that grades reaches; None for what the agent may."""
         return None
 
+    def in_stages(self) -> Staging | None:
+        """What it consists of when it is played in stages, in one sandbox; None for a task that is played at once."""
+        return None
+
+    def for_verifier(self) -> Task[Any, Any, Any]:
+        """The task as a separate verifier's sandbox is made from it: itself, unless it says another image for that."""
+        return self
+
     @property
     def needs(self) -> frozenset[Feature]:
         """The features of a provider that the task cannot do without."""
@@ -129,11 +179,27 @@ class Task(Generic[DataT_co]):
             needs.add(Feature.USERS)
         return frozenset(needs | self._network_needs())
 
+    @property
+    def unplayable(self) -> tuple[str, ...]:
+        """Why it cannot be played, whatever the provider, one sentence each; asked before a run starts."""
+        return ()
+
     def _network_needs(self) -> set[Feature]:
         asked = (self.network, self.setup_network, self.verifier_network)
         networks = {network for network in asked if network is not None}
         needs = {feature for network in networks for feature in network_features(network)}
         return needs | ({Feature.LIVE_NETWORK} if len(networks) > 1 else set())
+
+    @property
+    def models_asked(self) -> Mapping[str, Sequence[str]]:
+        """How a program that grades it asks a model: the variable it asks for one by, and the dialects it speaks."""
+        return {}
+
+    def with_verifier_env(self, env: Mapping[str, str]) -> Self:
+        """A copy whose verifier gets more environment variables. Raises ConfigError for what it takes none of."""
+        if not env:
+            return self
+        raise ConfigError(f"task {self.name} is graded by no program, so nothing can be said to it by --ve")
 
     def where(self, field: str) -> str:
         """Where a field of the data is written, as a user finds it to change it; "" is the task itself."""
@@ -175,6 +241,9 @@ class Task(Generic[DataT_co]):
     async def finalize(self, *args: Any, **kwargs: Any) -> None:
         """Look at the sandbox after the agent has ended."""
 
+    async def finalize_service(self, *args: Any, **kwargs: Any) -> None:
+        """Look at the sandbox of a service, after the agent's. Also given: `service`, its name."""
+
     async def stage_verifier(self, *args: Any, **kwargs: Any) -> None:
         """Put hidden files into the sandbox that grades, after the agent's processes and credentials are gone."""
 
@@ -182,14 +251,22 @@ class Task(Generic[DataT_co]):
         """Check the task itself, without an agent; None when there is nothing to check."""
         return None
 
-    async def score(self, trace: Trace, runtime: Sandbox | None = None) -> None:
-        """Record every metric, then every reward, and settle the trace's status when it is undecided.
+    def defer_scoring(self) -> Self:
+        """A copy of its own whose `score` does nothing: somebody else grades later, in another sandbox."""
+        other = copy.deepcopy(self)
+        other.scoring_deferred = True
+        return other
 
-        Signals of one kind run concurrently. Without a runtime, those that need one are skipped. Raises TaskError
-        when a signal fails, after the others have been recorded; errors of the machine or of a model pass through
-        and leave the status to the caller. Past the task's scoring deadline what was recorded stands, and the rest
-        stays missing.
+    async def score(self, trace: Trace, runtime: Sandbox | None = None) -> None:
+        """Record every metric, then every reward, then every judge's, and settle the trace's status when it is open.
+
+        Signals of one kind run concurrently. Without a runtime, those that need one are skipped; after a failure no
+        judge is asked. Judges ask as the caller says, see `judging_by`. Raises TaskError when a signal fails, after
+        the others have been recorded; errors of the machine or of a model pass through and leave the status to the
+        caller. Past the task's scoring deadline what was recorded stands, and the rest stays missing.
         """
+        if self.scoring_deferred:
+            return
         try:
             async with asyncio.timeout(self.data.timeout.scoring):
                 await self._score(trace, runtime)
@@ -199,80 +276,98 @@ class Task(Generic[DataT_co]):
             trace.settle(Status.INDETERMINATE, f"scoring took longer than {self.data.timeout.scoring:g} s")
 
     async def _score(self, trace: Trace, runtime: Sandbox | None) -> None:
-        metrics, no_metrics = _runnable(discover(type(self), "metric"), runtime)
-        rewards, no_rewards = _runnable(discover(type(self), "reward"), runtime)
-        for signal in no_metrics + no_rewards:
+        judges = [_of_judge(judge) for judge in self.plugged_judges()]
+        groups = [runnable(signals, runtime) for signals in (self.signals("metric"), self.signals("reward"), judges)]
+        skipped = [signal for _, left_out in groups for signal in left_out]
+        for signal in skipped:
             _log.info("%s %s of %s is skipped: it needs a sandbox", signal.kind, signal.name, self.name)
-        trace.metrics.update(dict.fromkeys(signal.name for signal in metrics))
-        trace.rewards.update(dict.fromkeys(signal.name for signal in rewards))
-        failures = await self._measure(metrics, trace, runtime)
-        failures += await self._measure(rewards, trace, runtime)
+        (metrics, _), (rewards, _), (asked, _) = groups
+        seed(trace, (*metrics, *rewards, *asked))
+        failures = await measure(self, self.data, metrics, trace, runtime)
+        failures += await measure(self, self.data, rewards, trace, runtime)
+        if not failures:
+            failures = await measure(self, self.data, asked, trace, runtime)
         if failures:
-            raise _settled(trace, failures)
-        trace.settle(*_verdict(trace, [signal.name for signal in no_rewards]))
+            raise settled(trace, failures)
+        trace.settle(*verdict(trace, [signal for signal in skipped if signal.kind == "reward"]))
 
-    async def _measure(self, signals: list[Signal], trace: Trace, runtime: Sandbox | None) -> list[Exception]:
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(self._deliver(signal, trace, runtime)) for signal in signals]
-        return [failure for task in running if not task.cancelled() and (failure := task.result())]
+    # What its config and its class say.
 
-    async def _deliver(self, signal: Signal, trace: Trace, runtime: Sandbox | None) -> Exception | None:
-        what = f"task {type(self).__name__} scoring"
-        try:
-            with boundary(TaskError, what):
-                value = await invoke(getattr(self, signal.name), task=self.data, trace=trace, runtime=runtime)
-                _record(trace, signal, value)
-        except TimeoutError as err:  # the hook's own deadline; the caller's arrives as a cancellation
-            error = TaskError(f"{what}: TimeoutError: {err or 'a deadline passed'}")
-            error.__cause__ = err
-            return error
-        except ForkyardError as err:
-            return err
-        return None
+    @classmethod
+    def data_type(cls) -> type[TaskData]:
+        """The class of its data, as its generic base names it."""
+        return type_argument(cls, TaskData)
+
+    @classmethod
+    def state_type(cls) -> type[State]:
+        """The class of what a rollout keeps on `trace.state`."""
+        return type_argument(cls, State)
+
+    @classmethod
+    def config_type(cls) -> type[TaskConfig]:
+        """The class of its config."""
+        return type_argument(cls, TaskConfig)
+
+    @classmethod
+    def toolsets(cls, config: Any) -> Sequence[Toolset[Any, Any]]:
+        """The servers of tools that each rollout has for itself."""
+        return ()
+
+    @property
+    def shared_toolsets(self) -> Sequence[Toolset[Any, Any]]:
+        """The servers of tools that it shares with the other tasks of its set."""
+        return self._shared
+
+    def sharing(self, toolsets: Sequence[Toolset[Any, Any]]) -> Self:
+        """A copy that shares toolsets with other tasks."""
+        other = copy.copy(self)
+        other._shared = toolsets
+        return other
+
+    @property
+    def tool_servers(self) -> Mapping[str, ToolServer]:
+        """Servers of tools that programs in the sandbox reach by themselves, by name."""
+        return {}
+
+    def signals(self, kind: Kind) -> tuple[Signal, ...]:
+        """Its marked methods of a kind, with what its config puts in their place, in order."""
+        return with_plugged(kind, signals_of(type(self), kind), self.config)
+
+    def hooks(self, kind: Kind) -> list[Callable[..., Any]]:
+        """The same as functions to call."""
+        return [signal.bound(self) for signal in self.signals(kind)]
+
+    @property
+    def graded_by_record(self) -> bool:
+        """Whether grading looks at the trace alone: no hidden files enter, and nothing that scores takes a sandbox."""
+        own = type(self)
+        if own.stage_verifier is not Task.stage_verifier or own.score is not Task.score:
+            return False
+        return not any(signal.takes_runtime for signal in (*self.signals("metric"), *self.signals("reward")))
+
+    def plugged_judges(self) -> list[Judge[Any, Any]]:
+        """The judges its config names."""
+        return list(self.config.made_judges)
+
+    def _check_config(self) -> None:
+        config = self.config
+        if not (config.judges or config.stops or config.metrics or config.rewards):
+            return
+        names = {signal.name for kind in ("stop", "metric", "reward") for signal in self.signals(kind)}
+        for judge in self.plugged_judges():
+            if judge.reward_name in names:
+                raise ValueError(f"judge {judge.reward_name!r} is called like a signal of {type(self).__name__}")
+            try:
+                judge.check(self.data)
+            except (ValueError, OSError) as err:
+                raise ValueError(f"task {self.name}, judge {judge.reward_name!r}: {err}") from err
 
 
-def _runnable(signals: tuple[Signal, ...], runtime: Sandbox | None) -> tuple[list[Signal], list[Signal]]:
-    skipped = [signal for signal in signals if runtime is None and signal.needs_runtime]
-    return [signal for signal in signals if signal not in skipped], skipped
+@cache
+def _plain_config(cls: type[TaskConfig]) -> TaskConfig:
+    """The config of tasks that were given none; frozen, so that all may have the same."""
+    return cls()
 
 
-def _record(trace: Trace, signal: Signal, value: Any) -> None:
-    """Record a number under the signal's name, or each number of a mapping under its own key instead."""
-    record: dict[str, Any] = trace.metrics if signal.kind == "metric" else trace.rewards
-    values = value if isinstance(value, Mapping) else {signal.name: value}
-    numbers = {str(key): float(number) for key, number in values.items()}
-    if signal.kind == "reward" and not numbers:
-        raise ValueError(f"{signal.name} returned an empty mapping, so there is no reward")
-    for key, number in numbers.items():
-        if not math.isfinite(number):
-            raise ValueError(f"{key!r} is {number}, not a finite number")
-        if key != signal.name and key in record:
-            raise ValueError(f"{signal.name} returned {key!r}, but another {signal.kind} is called that")
-    if signal.name not in numbers:
-        del record[signal.name]
-    for key, number in numbers.items():
-        if signal.kind == "metric":
-            trace.record_metric(key, number)
-        else:
-            trace.record_reward(key, number, signal.weight)
-
-
-def _verdict(trace: Trace, skipped: list[str]) -> tuple[Status, str | None]:
-    missing = [name for name, reward in trace.rewards.items() if reward is None]
-    if missing:
-        return Status.SCORING_ERROR, f"no reward was delivered by {', '.join(missing)}"
-    if skipped:
-        return Status.INDETERMINATE, f"graded without a sandbox, which {', '.join(skipped)} needs"
-    if not trace.rewards:
-        return Status.INDETERMINATE, "the task has no rewards"
-    return Status.SCORED, None
-
-
-def _settled(trace: Trace, failures: list[Exception]) -> Exception:
-    """The failure to raise, the others as its notes. A status is settled only when no machine or model failed."""
-    first, *others = sorted(failures, key=lambda failure: not isinstance(failure, _NOT_THE_TASK))
-    for other in others:
-        first.add_note(str(other))
-    if not isinstance(first, _NOT_THE_TASK):
-        trace.settle(Status.SCORING_ERROR, str(first))
-    return first
+def _of_judge(judge: Judge[Any, Any]) -> Signal:
+    return plugged(Signal("reward", judge.reward_name, judge.config.weight), judge.score)

@@ -16,6 +16,28 @@ class Usage:
     cached: int = 0
     reasoning: int = 0
 
+    @property
+    def total(self) -> int:
+        """All tokens, those of the prompt and those of the reply."""
+        return self.input + self.output
+
+    # The names that chat completions and tasks of the `verifiers.v1` API use.
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The same as `input`."""
+        return self.input
+
+    @property
+    def completion_tokens(self) -> int:
+        """The same as `output`."""
+        return self.output
+
+    @property
+    def total_tokens(self) -> int:
+        """The same as `total`."""
+        return self.total
+
     def add(self, other: Usage) -> None:
         """Add another count to this one."""
         self.input += other.input
@@ -32,7 +54,7 @@ class ModelCall:
     `cost_usd` is None when no price is known. `node` is the reply's place in the trace's graph, None when there is
     no reply. `purpose` is "agent", or "judge" for what a verifier asked. `request` holds the parameters that were
     sent beside the messages. `token_ids`, `prompt_token_ids` and `logprobs` are the provider's own, when it returned
-    them.
+    them. `policy` says what was taken out of the request: each a `code` and the JSON `paths` it was at.
     """
 
     model: str = ""
@@ -52,3 +74,4 @@ class ModelCall:
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
+    policy: list[dict[str, Any]] = field(default_factory=list)

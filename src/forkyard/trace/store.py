@@ -17,10 +17,11 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 from forkyard.errors import ConfigError
-from forkyard.trace.trace import Status
+from forkyard.trace.values import Status
 from forkyard.values import strict_json
 
 TRACES_FILE = "traces.jsonl"
+PLAN_FILE = "plan.json"  # beside the traces: what the run was asked for
 RETRIED: frozenset[str] = frozenset({Status.INFRASTRUCTURE_ERROR, Status.CANCELLED})
 SYNC_EVERY = 1.0  # seconds
 _BLOCK = 1 << 16
@@ -54,11 +55,12 @@ class TraceStore:
             self.close()
             raise
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line whole, or nothing and raise OSError (a full disk)."""
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Write the lines of one episode whole, or nothing and raise OSError (a full disk)."""
         if self._fd < 0:
             raise ValueError(f"{self.path} is closed")
-        _write_whole(self._fd, strict_json(record).encode("ascii") + b"\n", self.path)
+        lines = b"".join(strict_json(record).encode("ascii") + b"\n" for record in records)
+        _write_whole(self._fd, lines, self.path)
         if time.monotonic() - self._synced >= SYNC_EVERY:
             self._sync()
 
@@ -117,8 +119,13 @@ class Recorded:
     attempts: Mapping[TaskSample, int]  # how often each slot has been tried
 
 
-def done(path: Path, retry: Collection[str] = RETRIED) -> Recorded:
-    """Which slots need no further run: those whose last lines have no status in `retry`. No file is no slots."""
+def done(
+    path: Path, retry: Collection[str] = RETRIED, also: Callable[[Record], bool] = lambda record: False
+) -> Recorded:
+    """Which slots need no further run: those whose last lines have no status in `retry`, and are none of `also`.
+
+    No file is no slots.
+    """
     last: dict[TaskSample, tuple[Any, str | None]] = {}
     attempts: dict[TaskSample, int] = {}
     for record in read_traces(path) if path.exists() else ():
@@ -126,7 +133,7 @@ def done(path: Path, retry: Collection[str] = RETRIED) -> Recorded:
         if slot is None:
             continue
         play, status = _play(record), record.get("status")
-        failed = status if isinstance(status, str) and status in retry else None
+        failed = status if isinstance(status, str) and (status in retry or also(record)) else None
         held = last.get(slot)
         siblings = held is not None and play is not None and held[0] == play
         last[slot] = (play, (held[1] if held and siblings else None) or failed)
@@ -142,6 +149,11 @@ def slot_of(record: Record) -> TaskSample | None:
     if isinstance(task, str) and isinstance(sample, int) and not isinstance(sample, bool):
         return task, sample
     return None
+
+
+def was_graded(record: Record) -> bool:
+    """Whether a verifier has had its say of a line's rollout."""
+    return any(status.graded for status in Status if status == record.get("status"))
 
 
 def latest(records: Iterable[Record], small: Callable[[Record], T]) -> tuple[list[T], int]:

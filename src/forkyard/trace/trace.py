@@ -10,64 +10,37 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from forkyard.errors import RolloutError
 from forkyard.trace.calls import ModelCall, Usage
-from forkyard.trace.messages import Messages
-from forkyard.values import finite_or_none, new_id, tail
+from forkyard.trace.fields import Fields
+from forkyard.trace.graph import Branch, Graph
+from forkyard.trace.messages import AssistantMessage, Message, Messages, Talk, ToolMessage, text_of, typed
+from forkyard.trace.values import Reward, Slot, Status, Timing
+from forkyard.values import new_id, tail
 
-SCHEMA = 1
 TRACEBACK_LIMIT = 8000
+QUESTION_LIMIT = 20_000  # characters that are kept of what a judge was asked
+TRUNCATED = frozenset(
+    {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "compaction_failed"}
+)
 
-
-class Status(StrEnum):
-    """What is known of a rollout's reward."""
-
-    SCORED = "SCORED"
-    INDETERMINATE = "INDETERMINATE"  # graded, but no reward came out: nothing is known of the answer
-    SCORING_ERROR = "SCORING_ERROR"  # the verifier delivered something that is not a reward
-    INFRASTRUCTURE_ERROR = "INFRASTRUCTURE_ERROR"  # ours or the provider's failure, not the agent's
-    BUDGET = "BUDGET"  # a spending limit ended it before it could be graded
-    CANCELLED = "CANCELLED"  # the operator ended it
-
-
-@dataclass(frozen=True, slots=True)
-class Reward:
-    """One reward: its score and its weight in the trace's total."""
-
-    score: float
-    weight: float = 1.0
+DataT = TypeVar("DataT", default=Any)
+StateT = TypeVar("StateT", default=Any)
+AgentT = TypeVar("AgentT", default=Any)
 
 
 @dataclass(slots=True)
-class Timing:
-    """Milliseconds spent in each phase; None until the phase has run."""
+class Trace(Generic[DataT, StateT, AgentT]):
+    """One rollout's record. Hooks and rewards of a task receive it as `trace`.
 
-    fork_ms: float | None = None
-    setup_ms: float | None = None
-    agent_ms: float | None = None
-    grade_ms: float | None = None
-    model_ms: float = 0.0  # inside agent_ms: waiting for the model, retries included
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Which planned rollout this is: the `sample`-th repeat of a task in a run; `attempt` counts retries."""
-
-    run: str = ""
-    sample: int = 0
-    attempt: int = 0
-    episode: str = ""
-    env: str = "single-agent"
-
-
-@dataclass(slots=True)
-class Trace:
-    """One rollout's record. Hooks and rewards of a task receive it as `trace`."""
+    `messages` is the conversation as the harness tells it, `graph` every history that models were shown.
+    """
 
     task: str = ""
     task_digest: str | None = None
@@ -78,7 +51,8 @@ class Trace:
     sandbox_provider: str = ""
     id: str = field(default_factory=new_id)
     started: float = field(default_factory=time.time)
-    messages: Messages = field(default_factory=list)
+    messages: Messages = field(default_factory=Talk)
+    graph: Graph = field(default_factory=Graph, repr=False)
     calls: list[ModelCall] = field(default_factory=list)
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
@@ -93,8 +67,15 @@ class Trace:
     is_timeout: bool = False
     errors: list[dict[str, Any]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
-    state: Any = None  # typed state of a task, live only
+    trainable: bool = True  # whether it is to be learned from: a judge's or a simulated user's part is not
+    state: StateT = field(default=None, repr=False)  # type: ignore[assignment]  # live only: a rollout gives it
     model_failing: str | None = None  # why the model call under way is being tried again, live only
+    on_model_failure: Callable[[Trace, str, float], object] | None = field(default=None, repr=False)  # live only
+    rewritten: dict[Any, Message] = field(default_factory=dict, repr=False)  # by interceptors, for good; live only
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.messages, Talk):
+            self.messages = Talk(self.messages)
 
     @property
     def reward(self) -> float | None:
@@ -102,7 +83,7 @@ class Trace:
         given = [reward for reward in self.rewards.values() if reward is not None]
         if not given or len(given) < len(self.rewards):
             return None
-        return math.fsum(reward.score * reward.weight for reward in given)
+        return math.fsum(reward.value for reward in given)
 
     @property
     def ok(self) -> bool:
@@ -110,12 +91,97 @@ class Trace:
         return not self.errors
 
     @property
+    def has_error(self) -> bool:
+        """The contrary of `ok`."""
+        return not self.ok
+
+    @property
+    def last_error(self) -> Fields | None:
+        """The last thing that went wrong: its `type`, `message`, `status_code` and `traceback`."""
+        return Fields(self.errors[-1]) if self.errors else None
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the agent has stopped."""
+        return self.stop_condition is not None
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the agent was cut short: by a limit, by its context, or in the middle of its last reply."""
+        asked = [call for call in self.calls if call.purpose == "agent" and call.error is None]
+        reason = asked[-1].finish_reason if asked else self.info.get("finish_reason")
+        return self.stop_condition in TRUNCATED or reason == "length"
+
+    # The conversation, read.
+
+    @property
+    def num_turns(self) -> int:
+        """How many replies the model gave; an assistant's message that came with a prompt is none."""
+        return self.graph.turns or self.steps
+
+    @property
+    def branches(self) -> list[Branch]:
+        """Every history there is; the conversation alone when no call was put into the graph."""
+        if self.graph.nodes or not self.messages:
+            return self.graph.branches([call for call in self.calls if call.purpose == "agent"])
+        told = Graph()
+        told.commit(self.messages, None)
+        return told.branches()
+
+    @property
+    def num_branches(self) -> int:
+        """How many histories there are."""
+        return len(self.branches)
+
+    @property
+    def assistant_messages(self) -> list[AssistantMessage]:
+        """What the model said, in order."""
+        return [message for message in map(typed, self.messages) if isinstance(message, AssistantMessage)]
+
+    @property
+    def tool_messages(self) -> list[ToolMessage]:
+        """What tools answered, in order."""
+        return [message for message in map(typed, self.messages) if isinstance(message, ToolMessage)]
+
+    @property
+    def last_message(self) -> Message | None:
+        """The last message, None before the first."""
+        return typed(self.messages[-1]) if self.messages else None
+
+    @property
     def last_reply(self) -> str:
         """The text of the model's last message, or ""."""
         for message in reversed(self.messages):
             if message["role"] == "assistant":
-                return str(message.get("content") or "")
+                return text_of(message.get("content"))
         return ""
+
+    @property
+    def root_reply(self) -> str | None:
+        """The last reply, None before the first."""
+        return self.last_reply if self.assistant_messages else None
+
+    @property
+    def transcript(self) -> str:
+        """The conversation as text, each message under its role; without reasoning."""
+        return "\n\n".join(_told(message) for message in self.messages)
+
+    @property
+    def num_input_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return self.usage.input
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens of all replies."""
+        return self.usage.output
+
+    @property
+    def num_total_tokens(self) -> int:
+        """Tokens of all prompts and replies."""
+        return self.usage.total
+
+    # Narration.
 
     def record_reward(self, name: str, value: float, weight: float = 1.0) -> None:
         """Record one reward; raises ValueError unless it is a finite number."""
@@ -131,17 +197,32 @@ class Trace:
             self.record_metric(name, value)
 
     def record_call(self, call: ModelCall) -> None:
-        """Put one ended model call on the record; a reply is a step, and its tokens and money are the rollout's."""
+        """Put one ended model call on the record: its money, and the agent's own replies and tokens."""
         self.calls.append(call)
-        self.usage.add(call.usage)
         if call.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + call.cost_usd
+        if call.purpose != "agent":
+            return
+        self.usage.add(call.usage)
         if call.error is None:
             self.steps += 1
 
-    def note_model_failure(self, why: str) -> None:
-        """The model call under way failed and is tried again."""
+    def record_judge_call(self, name: str, request: Mapping[str, Any] | Sequence[Message], response: Any) -> None:
+        """Put what a judge was asked and answered on the record, under `info["judge_calls"]`.
+
+        Of a long question, which mostly quotes the conversation, beginning and end are kept.
+        """
+        asked = dict(request) if isinstance(request, Mapping) else {"messages": list(request)}
+        if "messages" in asked:
+            asked["messages"] = [_shortened(message) for message in asked["messages"]]
+        answered = response if isinstance(response, Mapping | str) else _dumped(response)
+        self.info.setdefault("judge_calls", []).append({"name": name, "request": asked, "response": answered})
+
+    def note_model_failure(self, why: str, pause: float = 0.0) -> None:
+        """The model call under way failed and is tried again, at the provider's wish not before `pause` seconds."""
         self.model_failing = why
+        if self.on_model_failure is not None:
+            self.on_model_failure(self, why, pause)
 
     def stop(self, condition: str, override: bool = False) -> None:
         """Say why the agent stopped; the first reason stands unless overridden."""
@@ -157,14 +238,14 @@ class Trace:
         """Put an error on the record; it becomes the stop condition when nothing stopped the agent before."""
         kind = error.kind if isinstance(error, RolloutError) else type(error).__name__
         self.errors.append(
-            {
-                "type": kind,
-                "message": tail(str(error), TRACEBACK_LIMIT),
-                "status_code": getattr(error, "status_code", None),
-                "lasting": getattr(error, "lasting", False),
-                "fatal": getattr(error, "fatal", False),
-                "traceback": tail("".join(traceback.format_exception(error)), TRACEBACK_LIMIT),
-            }
+            Fields(
+                type=kind,
+                message=tail(str(error), TRACEBACK_LIMIT),
+                status_code=getattr(error, "status_code", None),
+                lasting=getattr(error, "lasting", False),
+                fatal=getattr(error, "fatal", False),
+                traceback=tail("".join(traceback.format_exception(error)), TRACEBACK_LIMIT),
+            )
         )
         self.stop(f"{kind}_error" if isinstance(error, RolloutError) else "error")
 
@@ -176,53 +257,37 @@ class Trace:
 
     def to_record(self) -> dict[str, Any]:
         """The line of the dataset: the first seed's fields in its order, then ours. Strict JSON values only."""
-        timing = asdict(self.timing)
-        model_ms = timing.pop("model_ms")
-        error = self.errors[-1] if self.errors else None
-        record = {
-            "run": self.slot.run,
-            "task": self.task,
-            "sample": self.slot.sample,
-            "model": self.model,
-            "reward": self.reward if self.status is Status.SCORED else None,
-            "passed": self._count("passed"),
-            "total": self._count("total"),
-            "steps": self.steps,
-            "usage": {"input": self.usage.input, "output": self.usage.output},
-            "fork_ms": _rounded(timing.pop("fork_ms")),
-            "agent_ms": _rounded(timing.pop("agent_ms")),
-            "messages": self.messages,
-            "schema": SCHEMA,
-            "id": self.id,
-            "attempt": self.slot.attempt,
-            "episode": self.slot.episode,
-            "env": self.slot.env,
-            "agent": self.agent,
-            "harness": self.harness,
-            "provider": self.sandbox_provider,
-            "status": self.status,
-            "reason": self.reason,
-            "stop": self.stop_condition,
-            "timeout": self.is_timeout,
-            "rewards": {name: asdict(r) if r else None for name, r in self.rewards.items()},
-            "metrics": self.metrics,
-            "verifier": self.verifier,
-            "setup_ms": _rounded(timing["setup_ms"]),
-            "grade_ms": _rounded(timing["grade_ms"]),
-            "model_ms": _rounded(model_ms),
-            "usage_detail": asdict(self.usage),
-            "cost_usd": self.cost_usd,
-            "task_digest": self.task_digest,
-            "started": round(self.started, 3),
-            "error": error and {key: error[key] for key in ("type", "message", "status_code")},
-            "errors": self.errors,
-            "info": self.info,
-        }
-        return finite_or_none(record)  # type: ignore[no-any-return]
+        from forkyard.trace.record import record_of  # it makes traces, too
 
-    def _count(self, name: str) -> int | None:
-        value = self.metrics.get(name, self.metrics.get(f"tests_{name}"))
-        return int(value) if value is not None and value == int(value) else None
+        return record_of(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Trace:
+        """The trace that a line was made of, but for what is live only. Raises ValueError for what is no line."""
+        from forkyard.trace.record import trace_of
+
+        return trace_of(record)
+
+
+def _told(message: Message) -> str:
+    lines = [f"{message['role']}: {text_of(message.get('content'))}".rstrip()]
+    for call in typed(message).get("tool_calls") or ():
+        function = call.get("function") or {}
+        lines.append(f"calls {function.get('name')}({function.get('arguments')})")
+    return "\n".join(lines)
+
+
+def _shortened(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, str) or len(content) <= QUESTION_LIMIT:
+        return dict(message)
+    half = QUESTION_LIMIT // 2
+    left_out = f"\n[{len(content) - 2 * half} characters left out]\n"
+    return {**message, "content": content[:half] + left_out + content[-half:]}
+
+
+def _dumped(response: Any) -> Any:
+    return response.model_dump(mode="json") if hasattr(response, "model_dump") else str(response)
 
 
 def _finite(name: str, value: float) -> float:
@@ -230,7 +295,3 @@ def _finite(name: str, value: float) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{name!r} is {number}, not a finite number")
     return number
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

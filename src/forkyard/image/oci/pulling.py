@@ -63,6 +63,10 @@ async def ensure_image(store: ImageProvider, name: str) -> ImageInfo:
         return await pull(store, name)
     except (ConfigError, ImageSourceError) as error:
         shown = one_line(name)
+        if await store.image("host") is None:  # a store of another's, which has its own ways in
+            raise ConfigError(
+                f"the provider {store.name} has no image {shown!r}, and it could not be pulled: {error}"
+            ) from error
         raise ConfigError(
             f"there is no image {shown!r}, and it could not be pulled: {error}. Import a root file system or a saved "
             f"image by `forkyard image import ARCHIVE {shown}`, make a Debian by `forkyard image bootstrap "

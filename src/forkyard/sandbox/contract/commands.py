@@ -40,6 +40,22 @@ async def check_run_returns_streams_and_code(provider: Provider) -> None:
         expect_equal((result.timed_out, result.truncated, result.ok), (False, False, False), "timed_out, truncated, ok")
 
 
+async def check_a_process_left_behind_is_no_quiet(provider: Provider) -> None:
+    """A sandbox is not quiet while a detached process of an ended command lives."""
+    async with fresh(provider) as box:
+        await box.run("setsid sleep 60 </dev/null >/dev/null 2>&1 &", timeout=PATIENCE)
+        expect_equal(await box.is_quiet(), False, "whether a sandbox with a process left behind is quiet")
+
+
+@needs(Feature.PAUSE)
+async def check_without_processes_it_is_quiet(provider: Provider) -> None:
+    """A sandbox whose commands have all ended, and what they started, is quiet."""
+    async with fresh(provider) as box:
+        expect_equal(await box.is_quiet(), True, "whether a fresh sandbox is quiet")
+        await box.run("sleep 60 </dev/null >/dev/null 2>&1 & kill $!; wait", timeout=PATIENCE)
+        expect_equal(await box.is_quiet(), True, "whether a sandbox whose commands have ended is quiet")
+
+
 async def check_argv_is_never_a_shell(provider: Provider) -> None:
     """A list of arguments arrives as it is: nothing is split, expanded or dropped."""
     words = ["a  b", "", "c'd", "$HOME", "*", "x;y", "é", '"q"', "back\\slash", "new\nline", "-n", "&&", "`id`"]

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.sandbox.docker.composefile import MAIN, brings_image
+from forkyard.sandbox.docker.images import reference
 from forkyard.sandbox.network import NO_NETWORK, Network
 from forkyard.sandbox.values import Limits
 from forkyard.values import MIB, tail
 
-MAIN = "main"
 FILES = ("docker-compose.yaml", "docker-compose.yml")
 HOW = "install one (Debian: `apt-get install docker-compose`)"
 LOGS = ("verifier", "agent", "artifacts")
@@ -85,12 +86,12 @@ class Compose:
 
     def _base(self) -> dict[str, Any]:
         """What `main` is where the project's own file does not say."""
-        if self._plan.image is not None:
-            built: dict[str, Any] = {"image": self._plan.image}
-        elif (self._plan.directory / "Dockerfile").is_file():
-            built = {"build": {"context": str(self._plan.directory)}}
-        else:
-            built = {}
+        built: dict[str, Any] = {}
+        if not brings_image(self._plan.file()):
+            if self._plan.image is not None:
+                built = {"image": reference(self._plan.image)}
+            elif (self._plan.directory / "Dockerfile").is_file():
+                built = {"build": {"context": str(self._plan.directory)}}
         return {**built, "command": ["sh", "-c", "sleep infinity"]}
 
     def lay_over(self, services: Mapping[str, Any]) -> None:
@@ -157,11 +158,13 @@ class Compose:
 
     def _environment(self) -> dict[str, str]:
         plan = self._plan
+        # A file that builds `main` gives what it built this name, which must not be another's.
+        image = None if plan.image is None or brings_image(plan.file()) else reference(plan.image)
         variables = {
             "CPUS": str(plan.limits.cpus or os.cpu_count() or 1),
             "MEMORY": f"{plan.limits.memory_mb}M" if plan.limits.memory_mb else "",
-            "MAIN_IMAGE_NAME": plan.image or f"{self._project}_{MAIN}",
-            "PREBUILT_IMAGE_NAME": plan.image or "",
+            "MAIN_IMAGE_NAME": image or f"{self._project}_{MAIN}",
+            "PREBUILT_IMAGE_NAME": image or "",
             "CONTEXT_DIR": str(plan.directory),
             "TEST_DIR": "/tests",
         }

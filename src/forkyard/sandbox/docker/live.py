@@ -60,6 +60,14 @@ class Live:
                 return count_of("oom_kill", self._memory.read_text())
         return 0
 
+    async def is_quiet(self) -> bool:
+        """Whether no process but PID 1 is there."""
+        try:
+            await self.channel.request("quiet")
+        except BlockingIOError:
+            return False
+        return True
+
     async def halt(self) -> None:
         """Bring every process but PID 1 to a halt; SandboxError when they do not come to rest."""
         try:

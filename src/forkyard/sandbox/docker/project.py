@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, SandboxError
-from forkyard.sandbox.docker.compose import LOGS, MAIN, Compose, ComposePlan, bounds, mounted
+from forkyard.sandbox.docker.compose import LOGS, Compose, ComposePlan, bounds, mounted
+from forkyard.sandbox.docker.composefile import MAIN
 from forkyard.sandbox.docker.containers import REMOVE, Containers, mounts
 from forkyard.sandbox.docker.engine import Engine
 from forkyard.sandbox.docker.images import UNSET, from_docker
@@ -18,6 +19,7 @@ from forkyard.sandbox.docker.meeting import Meeting, make_place, remove_place
 from forkyard.sandbox.docker.record import Record
 from forkyard.sandbox.docker.sandbox import DockerSandbox
 from forkyard.sandbox.docker.ways import PROJECT_LABEL, SERVICE_LABEL, close_ways
+from forkyard.sandbox.network import Network
 from forkyard.sandbox.values import Limits
 from forkyard.values import new_id
 
@@ -47,6 +49,14 @@ class ServiceSandbox(DockerSandbox):
             self._live.channel.end("it was closed")
             await self._outlet.close()
             self._live = None
+
+    async def set_network(self, network: Network) -> None:
+        """Reach another network from now on; SandboxError in a project whose ways out were left open."""
+        open_to = self.project.network
+        if open_to.mode != "public":
+            await super().set_network(network)
+        elif network != open_to:
+            raise SandboxError("a compose project that starts with the network public keeps it: its ways out are open")
 
     async def _start(self) -> None:
         self._open_still()
@@ -79,6 +89,11 @@ class Project:
         self._main: ServiceSandbox | None = None
         self._connecting = asyncio.Lock()
         containers.guests.add(self.down)
+
+    @property
+    def network(self) -> Network:
+        """What it was brought up with."""
+        return self._plan.network
 
     @property
     def main(self) -> ServiceSandbox:

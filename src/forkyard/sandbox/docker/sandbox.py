@@ -214,6 +214,10 @@ class DockerSandbox:
                 with suppress(SandboxError):  # it died: what was copied of it is whole
                     await live.go()
 
+    async def is_quiet(self) -> bool:
+        """Whether no process runs in it (see the protocol)."""
+        return await self._running().is_quiet()
+
     async def pause(self) -> None:
         """Bring every process to a halt; a paused sandbox stays as it is."""
         await self._turns.whole(self._pause)

@@ -10,6 +10,7 @@ every `AGAIN` seconds.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -19,6 +20,12 @@ AGAIN = 0.25
 _PATIENCE = 5.0
 _UNINTERRUPTIBLE = 0.5  # for a parent that waits in vfork, which is at rest, and a call that waits for a slow disk
 _AT_REST = frozenset(b"TtZXx")
+
+
+def check_none() -> None:
+    """Raise BlockingIOError when any process runs, or is halted."""
+    if _processes():
+        raise BlockingIOError(errno.EAGAIN, "there are processes")
 
 
 def stop_all() -> frozenset[int]:

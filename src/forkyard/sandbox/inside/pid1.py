@@ -14,6 +14,7 @@ Requests (JSON objects with "op" and "id") and their answers (`wire.OPERATIONS` 
     namespaces                                      opened + 2 descriptors: of its users, of its network
     halt                                            done, when no process but this one runs
     go                                              done, when those that halted it go on
+    quiet                                           done, when no process but this one is there; or failed
     ping                                            done
 
 `failed` carries {errno, message, path, what}; `what` is "cwd" when a command's working directory cannot be entered.
@@ -191,6 +192,8 @@ class Pid1:
                     self._stopped_before = halt.stop_all()
             case "go":
                 self._go_on()
+            case "quiet":
+                halt.check_none()
             case "boot":
                 rootfs.build(message)
                 self._oom_score = oom.open_score() if message["full_memory"] else None

@@ -62,6 +62,7 @@ OPERATIONS = {
     "namespaces": Operation("opened", opens=2),
     "halt": Operation("done"),
     "go": Operation("done"),
+    "quiet": Operation("done"),
 }
 UNKNOWN = Operation("failed")  # whatever it is, it can be answered by that alone
 

@@ -102,6 +102,12 @@ class FreeSpace:
         self._directory = directory
         self._looked = -_LOOKED_AFTER
 
+    @property
+    def bytes(self) -> int:
+        """How many bytes are left."""
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
+
     def check(self) -> None:
         """Raise SandboxError when too little is left; looks at most once a second."""
         now = time.monotonic()

@@ -96,6 +96,14 @@ class Live:
         """How often its processes were killed for each of its limits."""
         return {"oom": self.group.memory_kills(), "disk": self._disk_kills, "output": self._output_kills}
 
+    async def is_quiet(self) -> bool:
+        """Whether no process but PID 1 is there."""
+        try:
+            await self.channel.request("quiet")
+        except BlockingIOError:
+            return False
+        return True
+
     async def halt(self) -> None:
         """Bring every process but PID 1 to a halt; SandboxError when they do not come to rest."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Self
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.sandbox.common import default_home
 from forkyard.sandbox.findings import Finding
+from forkyard.sandbox.keeping import KeepPolicy, KeptDisk, keep_policy, told
 from forkyard.sandbox.local import hostimage, sweep
 from forkyard.sandbox.local.bounds import limit_features
 from forkyard.sandbox.local.box import SCRATCH, Origin
@@ -48,6 +50,8 @@ class YardProvider(ABC):
         found = await examine(self, self.yard.home, self.yard.many_users, self.yard.controllers)
         if os.getuid() == 0 and self.yard.shifted_usr is not None:
             found.append(shifted_usr(self.yard.shifted_usr))
+        if self.yard.shifted_usr is not None:  # an engine runs, so the store can be read
+            found.append(Finding("kept disks", True, told(self.yard.kept.all(), keep_policy())))
         return found
 
     @property
@@ -146,6 +150,30 @@ class YardProvider(ABC):
         Never a running one or one with a running fork, never an image.
         """
         return await sweep.sweep_unused(self.yard, older_than)
+
+    async def keep_disk(self, sandbox: Sandbox, name: str, without_env: Collection[str] = ()) -> None:
+        """Keep the disk of a stopped sandbox (see `KeepsDisks`)."""
+        if not isinstance(sandbox, LocalSandbox) or sandbox.info.state != "stopped":
+            raise SandboxError(f"sandbox {sandbox.id[:12]} must be stopped before its disk can be kept")
+        self.yard.kept.put(name, sandbox.box, without_env)
+
+    async def from_kept(self, name: str, spec: SandboxSpec) -> Sandbox:
+        """A running sandbox on a fork of a kept disk (see `KeepsDisks`)."""
+        check_spec(self.name, spec, self.features)
+        box = self.yard.kept.find(name)
+        if box is None:
+            raise ConfigError(f"there is no kept disk {name!r}: it was never kept, or was pruned")
+        config = replace(box.config, env={**box.config.env, **spec.env}, workdir=spec.workdir or box.config.workdir)
+        sandbox = await launched(self.yard, box.origin, spec.name, config, spec.limits)
+        return await sandbox.on_network(spec.network)
+
+    async def kept_disks(self) -> list[KeptDisk]:
+        """All that can be had, oldest first."""
+        return self.yard.kept.all()
+
+    async def prune_kept(self, policy: KeepPolicy) -> list[KeptDisk]:
+        """Forget those that a policy does not keep (see `KeepsDisks`)."""
+        return await self.yard.prune_kept(policy)
 
     async def sweep(self) -> list[str]:
         """Remove what dead owners left behind (see the protocol)."""

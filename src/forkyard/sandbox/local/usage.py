@@ -28,10 +28,10 @@ def disks_of(box: Box) -> set[str]:
     return set(box.stack) | ({box.disk} if box.disk else set())
 
 
-def shares(boxes: Iterable[Box], sizes: Mapping[str, int]) -> list[Usage]:
-    """Share the sizes of disks out among the boxes that keep them."""
+def shares(boxes: Iterable[Box], sizes: Mapping[str, int], others: Iterable[Box] = ()) -> list[Usage]:
+    """Share the sizes of disks out among the boxes that keep them, and others that nobody asked about."""
     boxes = list(boxes)
-    keepers = Counter(disk for box in boxes for disk in disks_of(box))
+    keepers = Counter(disk for box in (*boxes, *others) for disk in disks_of(box))
     return [
         Usage(
             box.id,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from forkyard.errors import SandboxError
+from forkyard.sandbox.keeping import KeepPolicy, KeptDisk
 from forkyard.sandbox.local.bounds import boot_limits
 from forkyard.sandbox.local.box import Box, Origin
 from forkyard.sandbox.local.cgroups import Groups, find_controllers
@@ -16,11 +17,14 @@ from forkyard.sandbox.local.diskwatch import DiskWatch, FreeSpace
 from forkyard.sandbox.local.engine import PROGRAM, Engine, no_room
 from forkyard.sandbox.local.flatten import DEPTH, flatten
 from forkyard.sandbox.local.idmap import id_map
+from forkyard.sandbox.local.kept import KeptDisks
 from forkyard.sandbox.local.live import Live
 from forkyard.sandbox.local.store import Store
 from forkyard.sandbox.local.usage import Usage, disks_of, shares
 from forkyard.sandbox.values import Change, ImageConfig, Limits
-from forkyard.values import new_id
+from forkyard.values import MIB, new_id
+
+RESERVE = 2048 * MIB  # what kept disks leave free of the file system they lie on
 
 
 class Yard:
@@ -38,6 +42,7 @@ class Yard:
         self._program = program
         self._pids = pids
         self._store: Store | None = None
+        self._kept: KeptDisks | None = None
         self._engine: Engine | None = None
         self._groups: Groups | None = None
         self._disk_watch: DiskWatch | None = None
@@ -56,6 +61,24 @@ class Yard:
         if self._store is None:
             self._store = Store(self.home, self.ids)
         return self._store
+
+    @property
+    def kept(self) -> KeptDisks:
+        """The kept disks of the store."""
+        if self._kept is None:
+            self._kept = KeptDisks(self.store)
+        return self._kept
+
+    async def prune_kept(self, policy: KeepPolicy) -> list[KeptDisk]:
+        """Forget kept disks that a policy, or the room that is left, does not keep."""
+        if new := self.kept.unmeasured():
+            answer = await (await self.engine()).errand("measure", disks=sorted({d for one in new for d in one.disks}))
+            sizes = answer["bytes"]
+            self.kept.set_sizes({one.box: sum(sizes.get(disk, 0) for disk in one.disks) for one in new})
+        gone = self.kept.prune(policy, self._free_space.bytes - RESERVE)
+        if gone:
+            self.purge()
+        return gone
 
     async def engine(self) -> Engine:
         """The engine, started anew if its spawner has died."""
@@ -151,7 +174,7 @@ class Yard:
         boxes = [*self.store.all("sandbox"), *self.store.all("image")]
         disks = sorted({disk for box in boxes for disk in disks_of(box)})
         answer = await (await self.engine()).errand("measure", disks=disks)
-        return shares(boxes, answer["bytes"])
+        return shares(boxes, answer["bytes"], self.store.all("kept"))
 
     def forget(self, box: Box) -> None:
         """Drop the row and the disk of an image, or of a sandbox that has ended."""
@@ -165,6 +188,7 @@ class Yard:
 
     async def close(self) -> None:
         """End every sandbox this process runs; stopped named ones stay."""
+        settling = None if self._kept is None else asyncio.ensure_future(asyncio.to_thread(self._kept.settle))
         for leave in list(self.guests):
             with suppress(SandboxError):
                 await leave()
@@ -175,6 +199,11 @@ class Yard:
         if self._engine is not None:
             await self._engine.close()
             self._engine = None
+        if self._kept is not None and settling is not None:
+            with suppress(SandboxError):  # then they are good until the machine is restarted
+                await settling
+                self._kept.settled()
+        self._kept = None
         if self._store is not None:
             self._store.close()
             self._store = self._groups = None

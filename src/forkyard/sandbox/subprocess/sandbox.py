@@ -187,6 +187,11 @@ class SubprocessSandbox:
             raise
         return self._make(record)
 
+    async def is_quiet(self) -> bool:
+        """Always False: a process that hides is not found."""
+        self._require("running")
+        return False
+
     async def pause(self) -> None:
         """Always SandboxError: a process that hides is not found, and would go on."""
         self._require("running")

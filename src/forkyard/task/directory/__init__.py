@@ -1,6 +1,6 @@
 """Task directories: the format read, checked, and run."""
 
-from forkyard.task.directory.load import DirectoryTaskset, load_task, load_taskset
+from forkyard.task.directory.load import DirectoryTaskset, load_task, load_taskset, task_directories
 from forkyard.task.directory.reward import Refused, RewardFile, Verdict, judge_reward
 from forkyard.task.directory.task import DirectoryTask
 
@@ -13,4 +13,5 @@ __all__ = [
     "judge_reward",
     "load_task",
     "load_taskset",
+    "task_directories",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
+import unicodedata
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -12,6 +14,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _TASK_NAME = re.compile(rf"{_PART}/{_PART}")
 _SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f]')
+_DEVICE = re.compile(
+    r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9\u00b9\u00b2\u00b3]) *(?:\..*)?", re.IGNORECASE | re.DOTALL
+)
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([GMK])\s*", re.IGNORECASE)
 _MEGABYTES = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
@@ -116,6 +122,34 @@ def _destination(value: str) -> str | None:
     return value
 
 
+def _step_name(value: str) -> str:
+    """The name of a directory on any system."""
+    if not value or len(value.encode()) > 255:
+        raise ValueError("is not of 1 to 255 bytes, which the name of a directory can have")
+    if _FORBIDDEN.search(value) or value[-1] in ". ":
+        raise ValueError(
+            'cannot be the name of a directory everywhere: leave out control characters and <>:"/\\|?*, and a dot or '
+            "a blank at its end"
+        )
+    if _DEVICE.fullmatch(value):
+        raise ValueError("is the name of a device on Windows and cannot be that of a directory")
+    return value
+
+
+def same_name(name: str) -> str:
+    """What two names have in common that differ in case or Unicode form only."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+
+
+def _gate(value: Any) -> Any:
+    """A number is the least value of the reward called `reward`."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("is neither a number nor a table of numbers")
+    return {"reward": value}
+
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Cpus = Annotated[float, BeforeValidator(_number_from_text), Field(gt=0, allow_inf_nan=False)]
@@ -131,3 +165,5 @@ Variables = Annotated[dict[str, str], AfterValidator(_variables)]
 Size = Annotated[str, AfterValidator(_size)]
 Source = Annotated[str, AfterValidator(_source)]
 Destination = Annotated[str, AfterValidator(_destination)]
+StepName = Annotated[str, AfterValidator(_step_name)]
+Gate = Annotated[dict[str, Annotated[float, Field(allow_inf_nan=False)]], BeforeValidator(_gate)]

@@ -102,7 +102,7 @@ class TaskFiles:
     def _travels(self, link: Entry) -> bool:
         """Whether a link means the same in a sandbox: it is relative and stays in its own part of the task."""
         target = posixpath.join(posixpath.dirname(link.path), str((self.root / link.path).readlink()))
-        return posixpath.normpath(target).split("/")[0] == link.path.split("/")[0]
+        return _part(posixpath.normpath(target)) == _part(link.path)
 
     def _pack(self, archive: tarfile.TarFile, entry: Entry, name: str) -> None:
         path = self.root / entry.path
@@ -122,6 +122,20 @@ class TaskFiles:
         if name.endswith(".sh"):
             member.mode |= SCRIPT_MODE
         archive.addfile(member, io.BytesIO(content))
+
+
+def is_within(root: Path, path: Path) -> bool:
+    """Whether a path, links followed, lies in a directory."""
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # a link that leads to itself
+        return False
+
+
+def _part(path: str) -> list[str]:
+    """The directory that reaches a sandbox as a whole: environment, tests, steps/one/tests."""
+    parts = path.split("/")
+    return parts[:3] if parts[0] == "steps" else parts[:1]
 
 
 def _kind(entry: os.DirEntry[str]) -> Literal["file", "directory", "link", "other"]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox import ProgramResult, Sandbox
-from forkyard.task.directory.schema import Healthcheck
+from forkyard.task.directory.environment import Healthcheck
 from forkyard.values import printable, tail
 
 SHOWN = 500

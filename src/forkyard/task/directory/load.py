@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import ConfigError
-from forkyard.task.data import Artifact, TaskData, TaskResources, TaskTimeout
-from forkyard.task.directory.canary import strip_canary
-from forkyard.task.directory.files import TaskFiles
-from forkyard.task.directory.lines import Path as Key
-from forkyard.task.directory.notes import flaw_of, notes_of
-from forkyard.task.directory.problems import dotted, place, read_task_toml
-from forkyard.task.directory.schema import DEFAULT_AGENT_TIMEOUT, ArtifactTable, TaskToml
+from forkyard.task.data import TaskData, TaskTimeout
+from forkyard.task.directory.artifacts import declared
+from forkyard.task.directory.contradictions import TaskSource, contradictions
+from forkyard.task.directory.evidence import missing_evidence
+from forkyard.task.directory.files import TaskFiles, is_within
+from forkyard.task.directory.notes import notes_of
+from forkyard.task.directory.problems import read_as_far_as_possible
+from forkyard.task.directory.resources import resources_of
+from forkyard.task.directory.schema import DEFAULT_AGENT_TIMEOUT, TaskToml
+from forkyard.task.directory.stages import read_stages
 from forkyard.task.directory.task import DirectoryTask
-from forkyard.task.directory.unsupported import refusals
 from forkyard.task.directory.variables import fill_in
 from forkyard.task.taskset import Taskset
+from forkyard.values import MIB
 
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A task directory whose task.toml was read."""
-
-    root: Path
-    toml: TaskToml
-    lines: Mapping[Key, int]
-
-    def at(self, *key: str | int) -> str:
-        return f"{place(self.root / 'task.toml', key, self.lines)}: {dotted(key)}"
+ARTIFACT_BYTES = 128 * MIB  # the format bounds them nowhere; they are held in memory
 
 
 class DirectoryTaskset(Taskset):
     """The tasks of one directory, in the order of their directories' names."""
 
     def __init__(self, name: str, tasks: Iterable[DirectoryTask]) -> None:
+        super().__init__()
         self.name = name
         self._tasks = tuple(tasks)
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return sum(1 for _ in self)
 
     def load(self) -> tuple[DirectoryTask, ...]:
         """The tasks, which were read and checked when the set was made."""
@@ -56,7 +49,7 @@ def load_taskset(path: str | Path, host: Mapping[str, str] | None = None) -> Tas
     root = Path(path)
     if not root.is_dir():
         raise ConfigError(f"{root} is not a directory; name a task directory or a directory of them")
-    directories = [root] if _looks_like_task(root) else sorted(filter(_looks_like_task, _subdirectories(root)))
+    directories = task_directories(root)
     if not directories:
         raise ConfigError(f"{root} holds no task: no directory in it has a task.toml")
     tasks: list[DirectoryTask] = []
@@ -84,23 +77,27 @@ def load_task(path: str | Path, host: Mapping[str, str] | None = None) -> Direct
     root = Path(path)
     if not root.is_dir():
         raise ConfigError(f"{root} is not a directory; a task is a directory with task.toml, instruction.md and tests/")
-    problems = TaskFiles(root).problems()
-    missing: list[str] = []
-    instruction = _instruction(root, missing)
-    script = _script(root, missing)
-    try:
-        toml, lines = read_task_toml(root / "task.toml")
-    except ConfigError as err:
-        raise ConfigError(*err.problems, *problems, *missing) from None
-    problems += [] if toml.steps else missing  # each step has its own
-    source = _Source(root, toml, lines)
-    problems += _contradictions(source)
+    files = TaskFiles(root)
+    if not is_within(root, root / "task.toml"):  # nothing of such a file is told
+        raise ConfigError(*files.problems())
+    reading = read_as_far_as_possible(root / "task.toml")
+    toml = reading.toml or TaskToml()
+    source = TaskSource(root, toml, reading.lines)
+    problems = [*reading.problems, *files.problems()]
+    unsure = any(key[0] == "steps" for key in reading.bad) or (reading.toml is None and (root / "steps").is_dir())
+    stages = () if unsure else read_stages(toml, files, problems)
+    problems += contradictions(source, reading)
     variables = fill_in(toml, os.environ if host is None else host, source.at, problems)
     if problems:
         raise ConfigError(*problems)
-    flaw = flaw_of(script)
-    notes = notes_of(root, toml, flaw)
-    return DirectoryTask(_data(source, instruction), toml, TaskFiles(root), variables, notes, flaw, lines)
+    notes = notes_of(root, toml, {stage.script: stage.flaw for stage in stages})
+    notes += tuple(note for stage in stages for note in missing_evidence(toml, stage, files))
+    return DirectoryTask(_data(source, stages[0].instruction), toml, files, variables, notes, stages, reading.lines)
+
+
+def task_directories(root: Path) -> list[Path]:
+    """The directory itself when it is meant as a task, or else those in it that are, broken ones too."""
+    return [root] if _looks_like_task(root) else sorted(filter(_looks_like_task, _subdirectories(root)))
 
 
 def _subdirectories(root: Path) -> list[Path]:
@@ -114,56 +111,7 @@ def _looks_like_task(directory: Path) -> bool:
     return (directory / "instruction.md").exists() and any((directory / p).exists() for p in ("tests", "environment"))
 
 
-def _instruction(root: Path, problems: list[str]) -> str:
-    path = root / "instruction.md"
-    if not path.is_file():
-        problems.append(f"{path} is missing; write what the agent is to do into it")
-        return ""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as err:
-        problems.append(f"{path} is not UTF-8 (byte {err.start}); save it as UTF-8")
-        return ""
-    text = strip_canary(text.replace("\r\n", "\n"))
-    if not text.strip():
-        problems.append(f"{path} is empty; write what the agent is to do into it")
-    return text
-
-
-def _script(root: Path, problems: list[str]) -> bytes:
-    path = root / "tests" / "test.sh"
-    if not path.is_file():
-        problems.append(f"{path} is missing; it is the script that writes the reward")
-        return b""
-    script = path.read_bytes()
-    if not script.strip():
-        problems.append(f"{path} is empty; it must write the reward to /logs/verifier/reward.txt")
-    if TaskFiles(root).left_out()("tests/test.sh"):
-        problems.append(f"{root / '.harborignore'} excludes tests/test.sh, which every task needs; keep it")
-    if (root / "solution/solve.sh").exists() and TaskFiles(root).left_out()("solution/solve.sh"):
-        problems.append(f"{root / '.harborignore'} excludes solution/solve.sh; keep it")
-    return script
-
-
-def _contradictions(source: _Source) -> list[str]:
-    """What the file says rightly but the directory, or this version, cannot fulfil."""
-    root, toml = source.root, source.toml
-    problems = refusals(toml, root, source.at)
-    environment = root / "environment"
-    built = any((environment / name).is_file() for name in ("Dockerfile", "docker-compose.yaml"))
-    if not built and toml.environment.docker_image is None:
-        problems.append(
-            f"{root} has no image to start from; write {environment / 'Dockerfile'} or set environment.docker_image"
-        )
-    problems += [
-        f"{source.at('artifacts', number)} comes from the service {entry.service!r}, but the task has one container"
-        for number, entry in enumerate(toml.artifacts)
-        if not entry.from_main and not (environment / "docker-compose.yaml").exists()
-    ]
-    return problems
-
-
-def _data(source: _Source, instruction: str) -> TaskData:
+def _data(source: TaskSource, instruction: str) -> TaskData:
     toml, environment = source.toml, source.toml.environment
     said = {} if toml.network is None else {"network_allow": toml.hosts_of(toml.agent)}
     return TaskData(
@@ -174,21 +122,10 @@ def _data(source: _Source, instruction: str) -> TaskData:
         image=environment.docker_image,
         workdir=environment.workdir,
         agent_user=toml.agent.user,
-        artifacts=tuple(map(_artifact, toml.artifacts)),
+        artifacts=declared(toml.artifacts),
+        artifact_max_bytes=ARTIFACT_BYTES,
         timeout=TaskTimeout(agent=toml.agent.timeout_sec or DEFAULT_AGENT_TIMEOUT, scoring=toml.verifier.timeout_sec),
-        resources=TaskResources(
-            cpu=environment.cpus,
-            memory=_gigabytes(environment.megabytes_of_memory),
-            disk=_gigabytes(environment.megabytes_of_storage),
-        ),
-        verifier="shared",
+        resources=resources_of(environment),
+        verifier=toml.verifier.mode,
         **said,
     )
-
-
-def _artifact(entry: ArtifactTable) -> Artifact:
-    return Artifact(source=entry.source, destination=entry.destination, exclude=entry.exclude, required=False)
-
-
-def _gigabytes(megabytes: int | None) -> float | None:
-    return None if megabytes is None else megabytes / 1024

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 
+from forkyard.task.directory.environment import Environment
 from forkyard.task.directory.schema import ArtifactTable, TaskToml
 
 
@@ -21,30 +23,45 @@ def flaw_of(script: bytes) -> str | None:
     return "it has no #! line, so nothing says which interpreter runs it: begin it with #!/bin/bash"
 
 
-def notes_of(root: Path, toml: TaskToml, flaw: str | None) -> tuple[str, ...]:
-    """One sentence for each thing a user should know before trusting the results."""
+def notes_of(root: Path, toml: TaskToml, flaws: Mapping[str, str | None]) -> tuple[str, ...]:
+    """One sentence for each thing a user should know before trusting the results; `flaws` are those of scripts."""
     environment = toml.environment
-    notes = [f"tests/test.sh: {flaw}"] if flaw else []
-    if (root / "tests/Dockerfile").exists():
-        notes.append("tests_dockerfile_not_built: tests/Dockerfile is not built when the verifier shares the sandbox")
+    notes = [f"{script}: {flaw}" for script, flaw in flaws.items() if flaw]
+    apart = toml.verifier.mode == "separate"
+    if (root / "tests/Dockerfile").exists() and (not apart or toml.verifier_environment.docker_image):
+        why = "an image is named for the verifier" if apart else "the verifier shares the sandbox"
+        notes.append(f"tests_dockerfile_not_built: tests/Dockerfile is not built when {why}")
     if toml.verifier.environment is not None and toml.verifier.mode == "shared":
         notes.append("verifier.environment is not used when the verifier shares the agent's sandbox")
-    for old, new in (("memory", "memory_mb"), ("storage", "storage_mb"), ("allow_internet", "network_mode")):
-        if getattr(environment, old) is not None:
-            notes.append(f"environment.{old} is an older spelling; write environment.{new}")
+    for table, name in ((environment, "environment"), (toml.verifier.environment, "verifier.environment")):
+        notes += _older(table, name) if table else []
     if environment.skills_dir is not None:
         notes.append("environment.skills_dir is not handed to the agent by this version")
-    if toml.artifacts:
-        notes.append("artifacts are not collected by this version: what /logs holds is kept, /logs/artifacts included")
-    return (*notes, *_clashes(toml.artifacts))
+    for step in toml.steps or (None,):
+        notes += _clashes(toml.artifacts + (step.artifacts if step else ()))
+    return tuple(dict.fromkeys(notes))
+
+
+def _older(table: Environment, name: str) -> list[str]:
+    spellings = (("memory", "memory_mb"), ("storage", "storage_mb"), ("allow_internet", "network_mode"))
+    return [
+        f"{name}.{old} is an older spelling; write {name}.{new}"
+        for old, new in spellings
+        if getattr(table, old) is not None
+    ]
 
 
 def _clashes(artifacts: tuple[ArtifactTable, ...]) -> list[str]:
-    seen: set[str] = set()
+    """Entries whose places on the host are equal, or lie within each other."""
+    taken: list[PurePosixPath] = []
     notes = []
     for entry in artifacts:
-        place = (entry.destination or entry.source).strip("/")
-        if place in seen:
-            notes.append(f"artifacts: two entries go to {place!r}; the first one wins")
-        seen.add(place)
+        place = PurePosixPath((entry.destination or entry.source).strip("/"))
+        if place in taken:
+            notes.append(f"artifacts: two entries go to {str(place)!r}; the first one wins")
+        elif other := next((each for each in taken if each in place.parents or place in each.parents), None):
+            notes.append(
+                f"artifacts: the places {str(other)!r} and {str(place)!r} lie within each other; the first wins"
+            )
+        taken.append(place)
     return notes

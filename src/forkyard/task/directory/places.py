@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from forkyard.task.directory.contradictions import COMPOSE_FILE
 from forkyard.task.directory.lines import Path as Key
 from forkyard.task.directory.problems import dotted, place, shown
 from forkyard.task.directory.schema import TaskToml
+from forkyard.task.directory.table import Table
 
 KEYS: dict[str, tuple[Key, ...]] = {
     "network_allow": (
@@ -19,6 +21,9 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "image": (("environment", "docker_image"),),
     "agent_user": (("agent", "user"), ("verifier", "user")),
     "verifier": (("verifier", "environment_mode"), ("verifier", "environment")),
+    "resources.gpu": (("environment", "gpus"),),
+    "tpu": (("environment", "tpu"),),
+    "os": (("environment", "os"),),
     "resources.cpu": (("environment", "cpus"),),
     "resources.memory": (("environment", "memory_mb"), ("environment", "memory")),
     "resources.disk": (("environment", "storage_mb"), ("environment", "storage")),
@@ -32,6 +37,7 @@ def written_at(field: str, root: Path, toml: TaskToml, lines: Mapping[Key, int])
     for key in KEYS.get(field, ()):
         if key in lines:
             value = getattr(getattr(toml, str(key[0])), str(key[1]))
-            said = "" if hasattr(value, "model_fields") else f" = {shown(value)}"
+            said = "" if isinstance(value, Table) else f" = {shown(value)}"
             return f"{place(path, key, lines)}: {dotted(key)}{said}"
-    return str(root / "environment/Dockerfile" if field == "image" else path)
+    files = {"image": "environment/Dockerfile", "compose": COMPOSE_FILE}
+    return str(root / files.get(field, path.name))

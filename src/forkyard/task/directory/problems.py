@@ -6,6 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -34,25 +35,77 @@ _COMPLAINTS = {
 }
 
 
-def read_task_toml(path: Path) -> tuple[TaskToml, dict[Key, int]]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A file as far as it can be read: without the keys that `problems` tell of, and None when nothing is left."""
+
+    toml: TaskToml | None
+    lines: Mapping[Key, int]
+    problems: tuple[str, ...] = ()
+    bad: frozenset[Key] = frozenset()  # the keys that were left out
+
+
+def read_task_toml(path: Path) -> tuple[TaskToml, Mapping[Key, int]]:
     """The file's content and the lines of its keys. Raises ConfigError with one sentence for each mistake."""
+    reading = read_as_far_as_possible(path)
+    if reading.toml is None or reading.problems:
+        raise ConfigError(*reading.problems)
+    return reading.toml, reading.lines
+
+
+def read_as_far_as_possible(path: Path) -> Reading:
+    """The file with one sentence for each mistake in it."""
+    try:
+        values, lines = parse_toml(path)
+    except ConfigError as err:
+        return Reading(None, {}, err.problems)
+    try:
+        return Reading(TaskToml.model_validate(values), lines)
+    except ValidationError as err:
+        errors = err.errors(include_url=False)
+        told = sentences(path, lines, err, TaskToml, "the task format")
+    bad = frozenset(
+        _without(values, error["loc"][:-1] if error["type"] == "missing" else error["loc"]) for error in errors
+    )
+    try:
+        return Reading(TaskToml.model_validate(values), lines, told, bad)
+    except ValidationError:
+        return Reading(None, lines, told, bad)
+
+
+def parse_toml(path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
+    """The values of a TOML file and the lines of its keys. Raises ConfigError."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
+        return tomllib.loads(text), locate(text)
     except UnicodeDecodeError as err:
         raise ConfigError(f"{path} is not UTF-8 (byte {err.start}); save it as UTF-8") from None
     except OSError as err:
         raise ConfigError(f"{path} cannot be read: {err.strerror}") from None
-    try:
-        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"{path} is not TOML: {_with_line(str(err), text)}") from None
     except RecursionError:
-        raise ConfigError(f"{path} is not a task: its values are nested too deeply") from None
-    found = locate(text)
-    try:
-        return TaskToml.model_validate(values), found
-    except ValidationError as err:
-        raise ConfigError(*(_sentence(path, found, error) for error in err.errors(include_url=False))) from None
+        raise ConfigError(f"{path} cannot be read: its values are nested too deeply") from None
+
+
+def sentences(
+    path: Path, lines: Mapping[Key, int], error: ValidationError, model: type[BaseModel], what: str
+) -> tuple[str, ...]:
+    """One for each mistake that a model found in a file; `what` its keys are of."""
+    return tuple(_sentence(path, lines, each, model, what) for each in error.errors(include_url=False))
+
+
+def _without(values: dict[str, Any], key: Key) -> Key:
+    """Take a key out of the values, or the whole list it lies in; which key that was."""
+    table: Any = values
+    for number, part in enumerate(key):
+        inner = table.get(part) if isinstance(table, dict) else None
+        if number == len(key) - 1 or not isinstance(inner, dict):
+            if isinstance(table, dict):
+                table.pop(part, None)
+            return key[: number + 1]
+        table = inner
+    return key
 
 
 def place(path: Path, key: Key, found: Mapping[Key, int]) -> str:
@@ -80,13 +133,13 @@ def _with_line(message: str, text: str) -> str:
     return message
 
 
-def _sentence(path: Path, found: Mapping[Key, int], error: ErrorDetails) -> str:
+def _sentence(path: Path, found: Mapping[Key, int], error: ErrorDetails, model: type[BaseModel], what: str) -> str:
     key = error["loc"]
     where = f"{place(path, key, found)}: {dotted(key)}"
     if error["type"] == "missing":
         return f"{where} is missing; it is required here"
     if error["type"] == "extra_forbidden":
-        return f"{where} is not a key of the task format; {_suggestion(key)}"
+        return f"{where} is not a key of {what}; {_suggestion(key, model)}"
     return f"{where} = {shown(error['input'])} {_complaint(error)}"
 
 
@@ -105,16 +158,16 @@ def _complaint(error: ErrorDetails) -> str:
             return _COMPLAINTS.get(kind, f"is refused: {error['msg']}")
 
 
-def _suggestion(key: Key) -> str:
-    model = _model_at(key[:-1])
+def _suggestion(key: Key, whole: type[BaseModel]) -> str:
+    model = _model_at(key[:-1], whole)
     names = sorted(model.model_fields) if model else []
     if near := nearest(str(key[-1]), names):
         return f"did you mean {near}?"
     return f"remove it, or use one of {', '.join(names)}"
 
 
-def _model_at(path: Key) -> type[BaseModel] | None:
-    model: type[BaseModel] | None = TaskToml
+def _model_at(path: Key, whole: type[BaseModel]) -> type[BaseModel] | None:
+    model: type[BaseModel] | None = whole
     for part in path:
         if isinstance(part, str):
             model = _model_in(model.model_fields[part].annotation) if model and part in model.model_fields else None

@@ -40,11 +40,13 @@ Code = Literal[
     "not_a_number",
     "not_finite",
     "out_of_range",
+    "rewritten_reward",
     "verifier_timeout",
     "verifier_not_run",
     "unusable_sandbox",
+    "stage_not_scored",
 ]
-"""Why a verdict is what it is, in one word; the last three are said before any file is read."""
+"""Why a verdict is what it is, in one word; the last four are said before any file is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,44 +1,36 @@
-"""The tables of task.toml: keys, types, defaults and ranges. Unknown keys and wrong types are refused."""
+"""The tables of task.toml: keys, types, defaults and ranges; `environment.py` has that of the environment.
+
+What a key means together with others is here too: the mode, the network of a phase, what a step takes over.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ValidationInfo, field_validator
 
+from forkyard.task.directory.environment import Environment, Healthcheck
 from forkyard.task.directory.fields import (
-    Absolute,
     Command,
-    Cpus,
-    Delay,
     Destination,
-    Host,
-    Megabytes,
+    Gate,
     Seconds,
     Service,
-    Size,
     Source,
+    StepName,
     TaskName,
     Text,
     User,
     Variables,
-    megabytes,
 )
+from forkyard.task.directory.table import Networked, NetworkMode, Several, Table
 
 DEFAULT_AGENT_TIMEOUT = 3600.0
 DEFAULT_SCHEMA = "1.4"
 _SCHEMAS = re.compile(r"1(?:\.[0-4](?:\.\d+)?)?")  # those that 1.4 can be read as
 
-NetworkMode = Literal["no-network", "public", "allowlist"]
-Item = TypeVar("Item")
-Several = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists, a frozen value has tuples
-
-
-class Table(BaseModel):
-    """One table of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+Mode = Literal["shared", "separate"]
 
 
 class Author(Table):
@@ -58,20 +50,6 @@ class TaskTable(Table):
     keywords: Several[str] = ()
 
 
-class Networked(Table):
-    """The keys by which a baseline or a phase says what it may reach."""
-
-    network_mode: NetworkMode | None = None
-    allowed_hosts: Several[Host] | None = None
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _only_with_allowlist(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is not None and info.data.get("network_mode", "allowlist") != "allowlist":
-            raise ValueError('has no meaning without network_mode = "allowlist"')
-        return value
-
-
 class AgentTable(Networked):
     """`[agent]`."""
 
@@ -85,105 +63,6 @@ class Solution(Table):
     env: Variables = {}
 
 
-class Healthcheck(Table):
-    """`[environment.healthcheck]`: when the sandbox is ready, with Docker's meaning of the numbers."""
-
-    command: Command
-    interval_sec: Seconds = 5.0
-    timeout_sec: Seconds = 30.0
-    start_period_sec: Delay = 0.0
-    start_interval_sec: Seconds = 5.0
-    retries: int = Field(3, ge=1)
-
-
-_CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|credential|api[-_]?key", re.IGNORECASE)
-_REFERENCE = re.compile(r"\$\{[^}:]+\}")
-
-
-def _transport(value: Any) -> Any:
-    return "streamable-http" if value == "http" else value
-
-
-class McpServer(Table):
-    """One of `[[environment.mcp_servers]]`."""
-
-    name: Text
-    transport: Annotated[Literal["stdio", "sse", "streamable-http"], BeforeValidator(_transport)] = "sse"
-    url: Text | None = None
-    command: Command | None = None
-    args: Several[str] = ()
-    headers: dict[str, str] = {}
-
-    @field_validator("headers")
-    @classmethod
-    def _no_secrets(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        if value and info.data.get("transport") == "stdio":
-            raise ValueError("has no meaning for a server reached by stdio")
-        for name, text in value.items():
-            if _CREDENTIAL.search(name) and (not _REFERENCE.search(text) or ":-" in text):
-                raise ValueError(f"carries a credential in {name}; write a host variable without default, ${{NAME}}")
-        return value
-
-    @model_validator(mode="after")
-    def _complete(self) -> McpServer:
-        if self.transport == "stdio" and self.command is None:
-            raise ValueError("is reached by stdio and needs a command")
-        if self.transport != "stdio" and self.url is None:
-            raise ValueError(f"is reached by {self.transport} and needs a url")
-        return self
-
-
-class Tpu(Table):
-    """`[environment].tpu`."""
-
-    type: Text
-    topology: Text
-
-
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
-
-
-class Environment(Networked):
-    """`[environment]` and `[verifier.environment]`."""
-
-    build_timeout_sec: Seconds = 600.0
-    docker_image: Text | None = None
-    os: Annotated[Literal["linux", "windows"], BeforeValidator(_lower)] = "linux"
-    cpus: Cpus | None = None
-    memory_mb: Megabytes | None = None
-    storage_mb: Megabytes | None = None
-    memory: Size | None = None
-    storage: Size | None = None
-    gpus: int | None = Field(None, ge=0)
-    gpu_types: Several[str] | None = None
-    tpu: Tpu | None = None
-    allow_internet: bool | None = None
-    mcp_servers: Several[McpServer] = ()
-    env: Variables = {}
-    skills_dir: Absolute | None = None
-    healthcheck: Healthcheck | None = None
-    workdir: Absolute | None = None
-
-    @field_validator("memory", "storage")
-    @classmethod
-    def _agrees(cls, value: str, info: ValidationInfo) -> str:
-        known = info.data.get(f"{info.field_name}_mb")
-        if known is not None and known != megabytes(value):
-            raise ValueError(f"contradicts {info.field_name}_mb = {known}; keep only {info.field_name}_mb")
-        return value
-
-    @property
-    def megabytes_of_memory(self) -> int | None:
-        """`memory_mb`, or the older `memory`."""
-        return self.memory_mb or (megabytes(self.memory) if self.memory else None)
-
-    @property
-    def megabytes_of_storage(self) -> int | None:
-        """`storage_mb`, or the older `storage`."""
-        return self.storage_mb or (megabytes(self.storage) if self.storage else None)
-
-
 class CollectHook(Table):
     """One of `[[verifier.collect]]`."""
 
@@ -193,25 +72,36 @@ class CollectHook(Table):
     user: User | None = None
 
 
-class VerifierTable(Networked):
-    """`[verifier]`."""
+class Grading(Networked):
+    """The keys of `[verifier]` and of a step's, but for the deadline, which has a default in one of them only."""
 
-    timeout_sec: Seconds = 600.0
     env: Variables = {}
     user: User | None = None
-    environment_mode: Literal["shared", "separate"] | None = None
+    environment_mode: Mode | None = None
     environment: Environment | None = None
     collect: Several[CollectHook] = ()
 
     @property
-    def mode(self) -> Literal["shared", "separate"]:
-        """Where it runs: as written, else separate when it has an environment of its own."""
-        return self.environment_mode or ("separate" if self.separate_by_environment else "shared")
+    def mode_said(self) -> Mode | None:
+        """The mode as written, separate when there is an environment of its own, None when nothing says."""
+        return self.environment_mode or ("separate" if self.environment is not None else None)
+
+
+class VerifierTable(Grading):
+    """`[verifier]`."""
+
+    timeout_sec: Seconds = 600.0
 
     @property
-    def separate_by_environment(self) -> bool:
-        """Whether nothing but an environment of its own makes it separate."""
-        return self.environment_mode is None and self.environment is not None
+    def mode(self) -> Mode:
+        """Where it runs."""
+        return self.mode_said or "shared"
+
+
+class StepVerifierTable(Grading):
+    """`[steps.verifier]`; what it does not say is as in `[verifier]`, the deadline too."""
+
+    timeout_sec: Seconds | None = None
 
 
 def _entry(value: Any) -> Any:
@@ -239,6 +129,39 @@ class ArtifactTable(Table):
         return value
 
 
+Entry = Annotated[ArtifactTable, BeforeValidator(_entry)]
+
+
+class StepTable(Table):
+    """One of `[[steps]]`; what it does not say is as for the whole task. `min_reward` is by name of the reward."""
+
+    name: StepName
+    agent: AgentTable = AgentTable()
+    verifier: StepVerifierTable = StepVerifierTable()
+    min_reward: Gate | None = None
+    healthcheck: Healthcheck | None = None
+    artifacts: Several[Entry] = ()
+
+    def agent_over(self, whole: AgentTable) -> AgentTable:
+        """`[agent]` with what the step says in its place."""
+        return whole.model_copy(update=_said(self.agent))
+
+    def verifier_over(self, whole: VerifierTable) -> VerifierTable:
+        """`[verifier]` with what the step says in its place; `env` is the union, and the mode is always written."""
+        update = _said(self.verifier)
+        update |= {"env": {**whole.env, **self.verifier.env}}
+        update |= {"environment_mode": self.verifier.mode_said or whole.mode}
+        return whole.model_copy(update=update)
+
+
+def _said(table: Networked) -> dict[str, Any]:
+    """The keys that are written in a table; a network is taken over whole, with its hosts."""
+    said = {name: getattr(table, name) for name in table.model_fields_set}
+    if "network_mode" in said:
+        said["allowed_hosts"] = table.allowed_hosts
+    return said
+
+
 class TaskToml(Table):
     """The whole file."""
 
@@ -251,8 +174,8 @@ class TaskToml(Table):
     environment: Environment = Environment()
     solution: Solution = Solution()
     source: str | None = None
-    artifacts: Several[Annotated[ArtifactTable, BeforeValidator(_entry)]] = ()
-    steps: Several[dict[str, Any]] = ()
+    artifacts: Several[Entry] = ()
+    steps: Several[StepTable] = ()
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     multi_step_reward_mode: Any = None  # before 1.3; dropped
 
@@ -269,6 +192,11 @@ class TaskToml(Table):
         return value
 
     @property
+    def reward_strategy(self) -> Literal["mean", "final"]:
+        """How the rewards of steps become the task's."""
+        return self.multi_step_reward_strategy or "mean"
+
+    @property
     def schema_name(self) -> str:
         """`schema_version`, or the older `version`, or the newest known."""
         return self.schema_version or self.version or DEFAULT_SCHEMA
@@ -278,21 +206,35 @@ class TaskToml(Table):
         """The network that `[environment]` asks for; None when it does not say."""
         if self.environment.network_mode or self.environment.allow_internet is None:
             return self.environment.network_mode
-        if self.agent.network_mode or self.verifier.network_mode:
+        if any(phase.network_mode for phase in self._phases):
             return None
         return "public" if self.environment.allow_internet else "no-network"
 
     @property
-    def networks(self) -> tuple[NetworkMode, NetworkMode]:
-        """What the agent and a verifier in its sandbox may reach."""
-        baseline = self.baseline or "public"
-        return self.agent.network_mode or baseline, self.verifier.network_mode or baseline
+    def _phases(self) -> list[Networked]:
+        """The tables that may say another network than the environment's."""
+        return [self.agent, self.verifier, *(table for step in self.steps for table in (step.agent, step.verifier))]
 
     @property
     def network(self) -> NetworkMode | None:
         """What the agent may reach; None when nothing in the file says."""
-        said = self.baseline or self.agent.network_mode or self.verifier.network_mode
-        return self.networks[0] if said else None
+        if self.baseline is None and not any(phase.network_mode for phase in self._phases):
+            return None
+        return self.agent.network_mode or self.baseline or "public"
+
+    @property
+    def verifier_environment(self) -> Environment:
+        """What a separate verifier's sandbox is made by: a table of its own, or else the agent's."""
+        return (self.verifier.environment if self.verifier.mode == "separate" else None) or self.environment
+
+    @property
+    def verifier_hosts(self) -> tuple[str, ...]:
+        """The hosts that a separate verifier's sandbox may reach."""
+        own = self.verifier_environment
+        if own is self.environment or self.verifier.network_mode:
+            return self.hosts_of(self.verifier)
+        mode = own.network_mode or ("public" if own.allow_internet else "no-network")
+        return {"no-network": (), "public": ("*",), "allowlist": own.allowed_hosts or ()}[mode]
 
     def hosts_of(self, phase: Networked) -> tuple[str, ...]:
         """The hosts that may be reached while a table's phase lasts; "*" is all of them."""

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import copy
+import posixpath
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
-from forkyard.errors import SandboxError
+from forkyard.errors import ConfigError
 from forkyard.sandbox import Feature, Network, Sandbox
 from forkyard.secrets import Secrets
-from forkyard.task.data import TaskData
+from forkyard.task.data import Artifact, TaskData
+from forkyard.task.directory.artifacts import declared
+from forkyard.task.directory.collecting import SCRIPT, Evidence, base_commit, make_ready
+from forkyard.task.directory.contradictions import COMPOSE_FILE, TaskSource
 from forkyard.task.directory.files import TaskFiles
 from forkyard.task.directory.healthcheck import wait_until_healthy
+from forkyard.task.directory.judging import KEYS, asked_for, checked_overrides, judge_env, wants_model
 from forkyard.task.directory.lines import Path as Key
 from forkyard.task.directory.places import written_at
+from forkyard.task.directory.placing import TESTS, make_directories
 from forkyard.task.directory.reward import Verdict
-from forkyard.task.directory.schema import Networked, TaskToml
+from forkyard.task.directory.schema import TaskToml
+from forkyard.task.directory.stages import Stage
+from forkyard.task.directory.table import Networked
+from forkyard.task.directory.unsupported import machine_needs, refusals
 from forkyard.task.directory.variables import Variables
-from forkyard.task.directory.verifier import NOTHING, ROOT, SYSTEM_PATH, TestRun, facts_of, stage, verify
+from forkyard.task.directory.verifier import TestRun, facts_of, stage, verify
+from forkyard.task.judges.desk import verifier_endpoint
+from forkyard.task.staging import Staging
 from forkyard.task.task import Task
+from forkyard.task.toolset import ToolServer
 from forkyard.trace import Status, Trace
-from forkyard.values import printable, tail
 
-_MAKE_DIRECTORIES = """
-mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 755 /logs && chmod 777 /logs/*/
-"""
+_ROOT = (None, "root", "0")
 
 
 class DirectoryTask(Task[TaskData]):
@@ -36,6 +47,7 @@ class DirectoryTask(Task[TaskData]):
     """
 
     NEEDS_CONTAINER = True
+    collects_what_it_can = True
 
     def __init__(
         self,
@@ -44,7 +56,7 @@ class DirectoryTask(Task[TaskData]):
         files: TaskFiles,
         variables: Variables,
         notes: tuple[str, ...] = (),
-        flaw: str | None = None,
+        stages: tuple[Stage, ...] = (),
         lines: Mapping[Key, int] = MappingProxyType({}),
     ) -> None:
         super().__init__(data)
@@ -53,7 +65,13 @@ class DirectoryTask(Task[TaskData]):
         self._variables = variables
         self._notes = notes
         self._lines = lines  # of the keys of task.toml
-        self._flaw = flaw  # what is wrong with the first line of tests/test.sh
+        self.stages = stages  # what is asked one after the other; one when there are no steps
+        self._number = 0  # of the stage that this task is
+        self._given: Mapping[str, str] = {}  # to the verifier, over all that the task says
+
+    def _check_config(self) -> None:
+        if any((self.config.judges, self.config.metrics, self.config.rewards)):
+            raise ValueError("a task directory is graded by its tests/test.sh alone, not by judges or plugged rewards")
 
     @property
     def key(self) -> str:
@@ -74,11 +92,43 @@ class DirectoryTask(Task[TaskData]):
         """What a user should know before trusting its results, one sentence each."""
         return self._notes
 
+    def noted(self, *notes: str) -> Self:
+        """A copy with more to know of it."""
+        other = copy.copy(self)
+        other._notes = (*self._notes, *notes)
+        return other
+
     @property
     def build_context(self) -> Path | None:
         """environment/ when it holds a Dockerfile and no image is named."""
         directory = self.files.root / "environment"
-        return directory if self.data.image is None and (directory / "Dockerfile").is_file() else None
+        built = self.data.image is None and (directory / "Dockerfile").is_file()
+        return directory if built and not self.brings_image else None
+
+    @property
+    def compose_directory(self) -> Path | None:
+        """environment/ when it holds a compose file."""
+        return self.files.root / "environment" if (self.files.root / COMPOSE_FILE).exists() else None
+
+    @property
+    def brings_image(self) -> bool:
+        """Whether the compose file has an image, or a build, for `main`."""
+        if self.compose_directory is None:
+            return False
+        from forkyard.sandbox.docker.composefile import brings_image  # few tasks are of several containers
+
+        return brings_image(self.files.root / COMPOSE_FILE)
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Those that hooks and artifacts name."""
+        named = [hook.service for hook in self.part.verifier.collect]
+        named += [entry.service for entry in self.part.artifacts if entry.service is not None]
+        return tuple(dict.fromkeys(name for name in named if name != "main"))
+
+    def artifacts_of(self, service: str) -> tuple[Artifact, ...]:
+        """Of `artifacts`."""
+        return declared((entry for entry in self.part.artifacts if entry.service == service), service)
 
     @property
     def build_seconds(self) -> float:
@@ -86,10 +136,32 @@ class DirectoryTask(Task[TaskData]):
         return self.toml.environment.build_timeout_sec
 
     @property
+    def part(self) -> Stage:
+        """The stage that it is: the one of a task without steps."""
+        return self.stages[self._number]
+
+    def in_stages(self) -> Staging | None:
+        """Its steps, when it has some."""
+        if not self.toml.steps:
+            return None
+        from forkyard.task.directory.staged import DirectoryStages  # its stages are a kind of this
+
+        return DirectoryStages(self)
+
+    @property
     def needs(self) -> frozenset[Feature]:
-        """As for any task, and users when the verifier has its own."""
-        own_user = self.toml.verifier.user not in (None, "root", "0")
-        return super().needs | ({Feature.USERS} if own_user else set())
+        """As for any task, users when the verifier has its own, and machines of another kind; of all its stages."""
+        own_user = self.part.verifier.user not in _ROOT
+        needs = super().needs | ({Feature.USERS} if own_user else set()) | machine_needs(self.toml, self.files.root)
+        if (staging := self.in_stages()) is not None:
+            needs = needs.union(*(task.needs for _, task in staging.tasks))
+        return needs
+
+    @property
+    def unplayable(self) -> tuple[str, ...]:
+        """What of the format it uses that this version cannot play."""
+        source = TaskSource(self.files.root, self.toml, self._lines)
+        return refusals(self.toml, self.files.root, source.at)
 
     @property
     def setup_network(self) -> Network | None:
@@ -99,7 +171,7 @@ class DirectoryTask(Task[TaskData]):
     @property
     def verifier_network(self) -> Network | None:
         """`[verifier]`'s, or else `[environment]`'s, where `[agent]` says another."""
-        return self._network_in(self.toml.verifier)
+        return self._network_in(self.part.verifier)
 
     def _network_in(self, phase: Networked) -> Network | None:
         if self.toml.network is None:
@@ -110,68 +182,139 @@ class DirectoryTask(Task[TaskData]):
     @property
     def solution(self) -> Path | None:
         """solution/ when it holds solve.sh."""
-        directory = self.files.root / "solution"
-        return directory if (directory / "solve.sh").is_file() else None
+        return None if self.part.solution is None else self.files.root / self.part.solution
+
+    @property
+    def tool_servers(self) -> Mapping[str, ToolServer]:
+        """`[[environment.mcp_servers]]`."""
+        return {
+            server.name: ToolServer(
+                server.url or "", server.transport, server.headers, server.command or "", server.args
+            )
+            for server in self.toml.environment.mcp_servers
+        }
 
     def runtime_env(self) -> Mapping[str, str]:
         """`[environment.env]`."""
         return self._variables.environment
 
+    @property
+    def models_asked(self) -> Mapping[str, Sequence[str]]:
+        """By the templates of `[verifier.env]`."""
+        return {name: KEYS[name] for name in asked_for(self.toml)}
+
+    def with_verifier_env(self, env: Mapping[str, str]) -> Self:
+        """A copy whose test.sh gets these variables over all that the task says. Raises ConfigError for most names."""
+        other = copy.copy(self)
+        other._given = {**self._given, **checked_overrides(env)}
+        return other
+
     def solution_env(self) -> Mapping[str, str]:
         """`[solution.env]`."""
         return self._variables.solution
+
+    def for_verifier(self) -> DirectoryTask:
+        """As `[verifier.environment]` has it, or tests/Dockerfile."""
+        from forkyard.task.directory.apart import ApartTask  # a kind of this
+
+        return ApartTask(self)
 
     @property
     def secrets(self) -> Secrets:
         """The values that the host's variables gave to templates."""
         return self._variables.secrets
 
-    async def setup(self, runtime: Sandbox) -> None:
+    async def setup(self, runtime: Sandbox, trace: Trace | None = None) -> None:
         """Make the format's directories, bring files beside a named image, and wait until the sandbox is healthy."""
+        if self.unplayable:  # whoever runs it without the checks of a run is told, too
+            raise ConfigError(*self.unplayable)
         workdir = self.data.workdir or "."
-        await runtime.push(NOTHING, workdir)
-        result = await runtime.run(_MAKE_DIRECTORIES, SYSTEM_PATH, cwd="/", user=ROOT)
-        if not result.ok:
-            output = printable(tail(result.stderr.strip(), 500))
-            raise SandboxError(f"/logs could not be made (exit code {result.exit_code}): {output}")
+        await make_directories(runtime, workdir)
         directory = self.files.root / "environment"
-        if self.data.image and directory.is_dir() and not (directory / "Dockerfile").is_file():
+        alone = self.compose_directory is None
+        if alone and self.data.image and directory.is_dir() and not (directory / "Dockerfile").is_file():
             archive = await asyncio.to_thread(self.files.pack, "environment")
             await runtime.push(archive, workdir)
         if check := self.toml.environment.healthcheck:
             await wait_until_healthy(runtime, check, self.runtime_env())
+        if trace is None or not self._wants_patch:
+            return
+        if base := await base_commit(runtime, self.data.workdir, self.runtime_env()):
+            trace.verifier["base_commit"] = base
+
+    @property
+    def _wants_patch(self) -> bool:
+        """Whether model.patch is made: a verifier in the agent's own sandbox sees what was changed."""
+        return self.data.verifier == "separate" and not (self.files.root / SCRIPT).exists()
+
+    async def finalize(self, trace: Trace, runtime: Sandbox) -> None:
+        """Have evidence made ready: pre_artifacts.sh or model.patch, then the collect hooks of the main service."""
+        script = self.files.root / SCRIPT
+        evidence = Evidence(
+            script=script if script.is_file() else None,
+            hooks=tuple(hook for hook in self.part.verifier.collect if hook.service == "main"),
+            patch=self._wants_patch,
+            base=trace.verifier.get("base_commit"),
+            workdir=self.data.workdir,
+            env=self.runtime_env(),
+            secrets=self.secrets,
+        )
+        if failed := await make_ready(runtime, evidence):
+            trace.verifier["failed_hooks"] = failed
+
+    async def finalize_service(self, trace: Trace, runtime: Sandbox, service: str) -> None:
+        """Run the collect hooks of a service."""
+        hooks = tuple(hook for hook in self.part.verifier.collect if hook.service == service)
+        if failed := await make_ready(runtime, Evidence(None, hooks, False, None, None, {}, self.secrets)):
+            told = [{**entry, "service": service} for entry in failed]
+            trace.verifier["failed_hooks"] = [*trace.verifier.get("failed_hooks", []), *told]
 
     async def stage_verifier(self, trace: Trace, runtime: Sandbox) -> None:
         """Put tests/ at /tests in the place of whatever is there; the one door for hidden files.
 
         When the sandbox prevents it, the trace is settled as INDETERMINATE and `score` has nothing left to do.
         """
-        archive = await asyncio.to_thread(self.files.pack, "tests", "tests", self.files.left_out())
-        if verdict := await stage(runtime, archive, self.data.timeout.scoring):
-            _record(trace, verdict)
+        skip = self.files.left_out()
+        archives = [await asyncio.to_thread(self.files.pack, tests, "tests", skip) for tests in self.part.tests]
+        if verdict := await stage(runtime, archives):
+            record_verdict(trace, verdict)
             trace.verifier.update(facts_of(verdict))
 
     async def score(self, trace: Trace, runtime: Sandbox | None = None) -> None:
         """Run tests/test.sh as staged, record its rewards and metrics, and settle the trace's status."""
-        if trace.verifier.get("code") == "unusable_sandbox":
+        if self.scoring_deferred or trace.verifier.get("code") == "unusable_sandbox":
             return
         if runtime is None:
             trace.settle(Status.INDETERMINATE, "graded without a sandbox, which tests/test.sh needs")
             return
+        verifier = self.part.verifier
         run = TestRun(
             timeout=self.data.timeout.scoring,
-            env={**self._variables.environment, **self._variables.verifier},
-            user=self.toml.verifier.user,
+            env={**self.runtime_env(), **await self._verifier_env(runtime), **self._given},
+            script=f"{TESTS}/{posixpath.basename(self.part.script)}",
+            user=verifier.user,
             workdir=self.data.workdir,
-            flaw=self._flaw,
-            secrets=self._variables.secrets,
+            beside=trace.verifier.get("mode") == "shared",
+            other_user=self.data.agent_user not in _ROOT,
+            as_found=not self.part.tests,
+            flaw=self.part.flaw,
+            secrets=self.secrets,
         )
         verdict, facts = await verify(runtime, run)
         trace.verifier.update(facts)
-        _record(trace, verdict)
+        record_verdict(trace, verdict)
+
+    async def _verifier_env(self, runtime: Sandbox) -> dict[str, str]:
+        """`[verifier.env]`, with the address of a model when it asks for one."""
+        env = dict(self._variables.of_verifier(self._number))
+        written = self.part.verifier.env
+        if wants_model(written):
+            env |= judge_env(written, await verifier_endpoint(runtime))
+        return env
 
 
-def _record(trace: Trace, verdict: Verdict) -> None:
+def record_verdict(trace: Trace, verdict: Verdict) -> None:
+    """Put a verdict on the record: the reward, the metrics, the status."""
     if verdict.primary is not None:
         trace.record_reward("reward", verdict.primary)
     elif verdict.status is not Status.SCORED:

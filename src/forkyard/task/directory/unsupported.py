@@ -1,6 +1,7 @@
-"""What the format knows and this version cannot run yet: one list, one sentence each.
+"""What the format knows and this version cannot play yet: one list, one sentence each.
 
-A task that uses one of these is refused when it is loaded. Making one of them work means deleting its line here.
+A task that uses one of these is read, and refused before a run starts. Making one of them work means deleting its
+line here. What only some providers can do is no part of this: a task says it as a need.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from forkyard.sandbox import Feature
+from forkyard.task.directory.contradictions import COMPOSE_FILE
 from forkyard.task.directory.schema import TaskToml
 
 
@@ -21,27 +24,33 @@ class _Key:
     feature: str
 
 
-_SEPARATE = "a separate verifier sandbox"
+def _with_credentials(toml: TaskToml) -> bool:
+    return any("${" in text for server in toml.environment.mcp_servers for text in server.headers.values())
+
 
 KEYS = (
-    _Key("steps", lambda toml: bool(toml.steps), "several steps"),
-    _Key("verifier.environment_mode", lambda toml: toml.verifier.environment_mode == "separate", _SEPARATE),
-    _Key("verifier.environment", lambda toml: toml.verifier.separate_by_environment, _SEPARATE),
-    _Key("verifier.collect", lambda toml: bool(toml.verifier.collect), "collect hooks"),
-    _Key("environment.gpus", lambda toml: bool(toml.environment.gpus), "GPUs"),
-    _Key("environment.tpu", lambda toml: toml.environment.tpu is not None, "TPUs"),
-    _Key("environment.os", lambda toml: toml.environment.os == "windows", "Windows"),
-    _Key("environment.mcp_servers", lambda toml: bool(toml.environment.mcp_servers), "tool servers"),
+    # What the host's variables hold would have to lie in the sandbox.
+    _Key("environment.mcp_servers", _with_credentials, "tool servers with credentials of the host"),
 )
 FILES = {
-    "environment/docker-compose.yaml": "several containers",
-    "pre_artifacts.sh": "a collection script",
     "trajectory.json": "a conversation to continue",
 }
 
 
-def refusals(toml: TaskToml, root: Path, place: Callable[..., str]) -> list[str]:
+def refusals(toml: TaskToml, root: Path, place: Callable[..., str]) -> tuple[str, ...]:
     """One sentence for each feature that is asked for; `place` says where a key was written."""
     asked = [f"{place(*item.key.split('.'))} asks for {item.feature}" for item in KEYS if item.asked(toml)]
     asked += [f"{root / name} asks for {feature}" for name, feature in FILES.items() if (root / name).exists()]
-    return [f"{request}, which this version cannot run yet" for request in asked]
+    return tuple(f"{request}, which this version cannot run yet" for request in asked)
+
+
+def machine_needs(toml: TaskToml, root: Path) -> frozenset[Feature]:
+    """The features of a provider that only some tasks of the format ask for."""
+    environment = toml.environment
+    asked = {
+        Feature.GPUS: bool(environment.gpus),
+        Feature.TPU: environment.tpu is not None,
+        Feature.WINDOWS: environment.os == "windows",
+        Feature.COMPOSE: (root / COMPOSE_FILE).exists(),
+    }
+    return frozenset(feature for feature, wanted in asked.items() if wanted)

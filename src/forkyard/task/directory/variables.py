@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from forkyard.secrets import Secrets
+from forkyard.task.directory.judging import KEYS
+from forkyard.task.directory.lines import Path as Key
 from forkyard.task.directory.schema import TaskToml
 from forkyard.task.directory.templates import MissingVariable, resolve, variable_of
 
@@ -19,26 +22,55 @@ class Variables:
     environment: Mapping[str, str]
     verifier: Mapping[str, str]
     solution: Mapping[str, str]
+    apart: Mapping[str, str]  # of a separate verifier's sandbox
     secrets: Secrets
+    steps: tuple[Mapping[str, str], ...] = ()  # of the verifier of each step, the task's among them
+
+    def of_verifier(self, stage: int) -> Mapping[str, str]:
+        """What the verifier of a stage gets, over the environment's."""
+        return self.steps[stage] if self.steps else self.verifier
 
 
 def fill_in(toml: TaskToml, host: Mapping[str, str], place: Callable[..., str], problems: list[str]) -> Variables:
     """Resolve every template; what the host lacks is added to `problems`."""
-    tables = {"environment": toml.environment.env, "verifier": toml.verifier.env, "solution": toml.solution.env}
-    filled: dict[str, dict[str, str]] = {}
-    for table, values in tables.items():
-        filled[table] = {}
-        for name, value in values.items():
-            try:
-                text = resolve(value, host)
-            except MissingVariable as err:
-                problems.append(
-                    f"{place(table, 'env', name)} needs the host's variable {err.name}, which is not set; "
-                    f"set it, or give a default: ${{{err.name}:-...}}"
-                )
-                continue
-            if len(f"{name}={text}".encode("utf-8", "surrogateescape")) >= VARIABLE_LIMIT:
-                problems.append(f"{place(table, 'env', name)} is longer than the {VARIABLE_LIMIT} bytes Linux allows")
-            filled[table][name] = text
+    tables: dict[Key, Mapping[str, str]] = {
+        ("environment",): toml.environment.env,
+        ("verifier",): toml.verifier.env,
+        ("solution",): toml.solution.env,
+        **{("steps", number, "verifier"): step.verifier.env for number, step in enumerate(toml.steps)},
+    }
+    for key, table in tables.items():
+        if key[-1] == "verifier":
+            tables[key] = {name: value for name, value in table.items() if variable_of(value) not in KEYS}
+    if toml.verifier_environment is not toml.environment:
+        tables["verifier", "environment"] = toml.verifier_environment.env
+    filled = {key: _filled(values, host, partial(place, *key, "env"), problems) for key, values in tables.items()}
     names = (variable_of(value) for values in tables.values() for value in values.values())
-    return Variables(**filled, secrets=Secrets(*(host.get(name) for name in names if name is not None)))
+    verifier = filled["verifier",]
+    return Variables(
+        environment=filled["environment",],
+        verifier=verifier,
+        solution=filled["solution",],
+        apart=filled.get(("verifier", "environment"), filled["environment",]),
+        secrets=Secrets(*(host.get(name) for name in names if name is not None)),
+        steps=tuple({**verifier, **filled["steps", number, "verifier"]} for number in range(len(toml.steps))),
+    )
+
+
+def _filled(
+    values: Mapping[str, str], host: Mapping[str, str], place: Callable[[str], str], problems: list[str]
+) -> dict[str, str]:
+    filled = {}
+    for name, value in values.items():
+        try:
+            text = resolve(value, host)
+        except MissingVariable as err:
+            problems.append(
+                f"{place(name)} needs the host's variable {err.name}, which is not set; "
+                f"set it, or give a default: ${{{err.name}:-...}}"
+            )
+            continue
+        if len(f"{name}={text}".encode("utf-8", "surrogateescape")) >= VARIABLE_LIMIT:
+            problems.append(f"{place(name)} is longer than the {VARIABLE_LIMIT} bytes Linux allows")
+        filled[name] = text
+    return filled

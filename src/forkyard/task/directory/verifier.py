@@ -1,8 +1,11 @@
 """Running tests/test.sh in a sandbox that the agent has shaped, and reading what it left.
 
-Nothing found inside is trusted: what was at /tests and /logs/verifier is removed and seen to be gone, commands come
-from the system's own directories, sizes are asked before anything is read, and what is read back are archives, whose
-members tell a file from a link.
+Nothing found inside is trusted: what was at /tests and /logs/verifier is replaced by the provider's own hand (see
+`placing`), and what is read back are archives, bounded, whose members tell a file from a link.
+
+Beside processes of the agent (mode `shared`) who writes rewards is no verifier: whoever touches one that lies there
+before the script runs, or writes one again after it ended and all were deleted. Where the agent is another user than
+the verifier, it cannot write there at all.
 """
 
 from __future__ import annotations
@@ -10,69 +13,71 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from forkyard.errors import EngineLost, SandboxError, SandboxLost
-from forkyard.sandbox import ProgramResult, Sandbox
+from forkyard.sandbox import OnOutput, ProgramResult, Sandbox
 from forkyard.secrets import Secrets
+from forkyard.task.directory.placing import LOGS, NOTHING, REWARDS, TESTS, empty_logs, forget_rewards, place_tests
 from forkyard.task.directory.reward import SIZE_LIMIT, Refused, RewardFile, Verdict, judge_reward
 from forkyard.trace import Status
 from forkyard.values import printable, tail
 
-TESTS = "/tests"
-LOGS = "/logs/verifier"
-SCRIPT = f"{TESTS}/test.sh"
+OUTPUT = f"{LOGS}/test-stdout.txt"
 TAIL = 4000  # characters of the script's output that are kept on record
 
 ROOT = "0"  # by number: the agent may have removed /etc/passwd
 SYSTEM_PATH = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 _ARCHIVE_OVERHEAD = 64 << 10
-_PULL_DEADLINE = 60.0  # for a file that was small when asked and grows while it is read
+_PULL_DEADLINE = 60.0  # for a file that grows while it is read
 _OUTPUT = 64 << 10
+_OUTPUT_FILE = 1 << 20
 _NO_SECRETS = Secrets()
 
-_EMPTY_LOGS = """
-[ -L /logs ] || [ ! -d /logs ] && rm -rf /logs
-rm -rf /logs/verifier
-mkdir -p /logs/verifier && chmod 755 /logs && chmod 777 /logs/verifier
-"""
+_BAIT = b"0\n"
+_BAITED, _WATCHED, _LOOK = 0.2, 1.0, 0.02  # seconds, spent only where processes of the agent are alive
+
 _ENDED = {
     "oom": "the sandbox's memory was full",
     "disk": "the sandbox's disk was full",
     "output": "the output of the sandbox's commands was used up",
 }
-NOTHING = bytes(10240)
-"""An archive without a member: pushing it makes a directory that is missing and changes none that is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """How the script is run; `flaw` is what is wrong with its first line, `secrets` must not show on a record."""
+    """How the script is run.
+
+    `beside` says that processes of the agent may be alive, `other_user` that they are of another user than the
+    verifier and none of them root, `as_found` that the script came with the image: it may lack the exec bit. `flaw` is what is wrong with the script's first line, `secrets` must not show on a
+    record.
+    """
 
     __test__ = False
 
     timeout: float | None
     env: Mapping[str, str]
+    script: str = f"{TESTS}/test.sh"
     user: str | None = None
     workdir: str | None = None
+    beside: bool = False
+    other_user: bool = False
+    as_found: bool = False
     flaw: str | None = None
     secrets: Secrets = _NO_SECRETS
 
 
-async def stage(runtime: Sandbox, archive: bytes, timeout: float | None) -> Verdict | None:
+async def stage(runtime: Sandbox, archives: Iterable[bytes]) -> Verdict | None:
     """Put the task's tests, and nothing else, at /tests; a verdict only when the sandbox prevents it.
 
-    `archive` holds a directory called tests. Raises SandboxLost and EngineLost.
+    Each archive holds a directory called tests. Raises SandboxLost and EngineLost.
     """
     try:
-        await runtime.run(["rm", "-rf", TESTS], SYSTEM_PATH, cwd="/", user=ROOT, timeout=timeout)
-        if await _exists(runtime, TESTS):
-            return _undecided("what the agent left at /tests could not be removed")
-        await runtime.push(archive, "/")
+        await place_tests(runtime, archives)
     except (SandboxLost, EngineLost):
         raise
     except SandboxError as err:
@@ -87,17 +92,24 @@ async def verify(runtime: Sandbox, tests: TestRun) -> tuple[Verdict, dict[str, A
     """
     result: ProgramResult | None = None
     try:
-        if trouble := await _prepare(runtime, tests):
-            verdict = _undecided(trouble)
-        else:
-            result = await _run(runtime, tests)
-            verdict = await _judge(runtime, tests, result)
+        beside = tests.beside and not await runtime.is_quiet()
+        owner = await _owner(runtime, tests) if beside else None
+        await empty_logs(runtime, owner)
+        if beside and owner is None:
+            if meddled := await _bait(runtime):
+                return meddled, facts_of(meddled)
+            await empty_logs(runtime)
+        if tests.as_found:
+            await runtime.run(["chmod", "+x", tests.script], SYSTEM_PATH, cwd="/", user=ROOT, timeout=tests.timeout)
+        result = await _run(runtime, tests)
+        verdict = await _judge(runtime, tests, result, beside)
     except (SandboxLost, EngineLost):
         raise
     except (SandboxError, FileNotFoundError, NotADirectoryError) as err:  # the agent may have removed the directory
         verdict = _undecided(str(err))
     except ValueError as err:  # the sandbox does not know the user any more, or never did
-        verdict = Verdict(Status.INDETERMINATE, "verifier_not_run", f"{SCRIPT} was not run: {printable(str(err))}")
+        why = f"{tests.script} was not run: {printable(str(err))}"
+        verdict = Verdict(Status.INDETERMINATE, "verifier_not_run", why)
     verdict = replace(verdict, reason=verdict.reason and tests.secrets.hide(verdict.reason))
     return verdict, facts_of(verdict, result, tests.secrets)
 
@@ -114,11 +126,18 @@ def facts_of(verdict: Verdict, result: ProgramResult | None = None, secrets: Sec
     }
 
 
-async def read_reward(runtime: Sandbox, name: str) -> RewardFile | None:
-    """The reward file of that name as it lies in the sandbox: its bytes, a refusal, or None."""
+async def read_rewards(runtime: Sandbox) -> dict[str, RewardFile | None]:
+    """The reward files as they lie in the sandbox, by name: the bytes of each, a refusal, or None."""
+    there = {name: await _exists(runtime, f"{LOGS}/{name}") for name in REWARDS}
+    if not any(there.values()):  # or links to nowhere, which only an archive tells
+        there = dict.fromkeys(REWARDS, True)
+    return {name: await _read_reward(runtime, name) if is_there else None for name, is_there in there.items()}
+
+
+async def _read_reward(runtime: Sandbox, name: str) -> RewardFile | None:
     path = f"{LOGS}/{name}"
     try:
-        with suppress(FileNotFoundError):  # or a link to nowhere, which the archive tells
+        with suppress(FileNotFoundError):
             await runtime.read(path, SIZE_LIMIT)  # follows links, but refuses what is no file or too large
         async with asyncio.timeout(_PULL_DEADLINE):
             archive = await runtime.pull(path, max_bytes=SIZE_LIMIT + _ARCHIVE_OVERHEAD)
@@ -148,34 +167,96 @@ def file_in(archive: bytes, name: str) -> RewardFile:
         return Refused("came out of the sandbox in a broken archive")
 
 
-async def _prepare(runtime: Sandbox, tests: TestRun) -> str | None:
-    """Make /logs/verifier a real, empty, writable directory; a sentence when that cannot be had."""
-    await runtime.push(NOTHING, tests.workdir or ".")  # the agent may have removed its own working directory
-    result = await runtime.run(_EMPTY_LOGS, SYSTEM_PATH, cwd="/", user=ROOT, timeout=tests.timeout)
-    if not result.ok:
-        return f"{LOGS} could not be prepared ({_ending(result)}): {tail(result.stderr.strip(), 500)}"
-    left = [name for name in ("reward.txt", "reward.json") if await _exists(runtime, f"{LOGS}/{name}")]
-    return f"{', '.join(left)} of the agent could not be removed from {LOGS}" if left else None
+async def _owner(runtime: Sandbox, tests: TestRun) -> int | None:
+    """Who alone may write rewards: the verifier's user, where it is another than the agent's, who is not root."""
+    if not (tests.beside and tests.other_user):
+        return None
+    told = await runtime.run(["id", "-u"], SYSTEM_PATH, cwd="/", user=tests.user, timeout=tests.timeout)
+    number = told.stdout.strip()
+    return int(number) if told.ok and number.isascii() and number.isdigit() else None
 
 
 async def _run(runtime: Sandbox, tests: TestRun) -> ProgramResult:
+    heard = bytearray()
+
+    def hear(stream: str, data: bytes) -> None:
+        heard.extend(data)
+        del heard[:-_OUTPUT_FILE]
+
+    try:
+        result = await _started(runtime, tests, hear)
+    except (FileNotFoundError, NotADirectoryError):
+        await runtime.push(NOTHING, tests.workdir or ".")  # the agent may have removed its own working directory
+        result = await _started(runtime, tests, hear)
+    if heard:
+        with suppress(OSError, SandboxError):  # what lies there is not what is graded
+            await runtime.write(OUTPUT, bytes(heard))
+    return result
+
+
+async def _started(runtime: Sandbox, tests: TestRun, hear: OnOutput) -> ProgramResult:
     return await runtime.run(
-        [SCRIPT], tests.env, cwd=tests.workdir, user=tests.user, timeout=tests.timeout, output_limit=_OUTPUT
+        [tests.script],
+        tests.env,
+        cwd=tests.workdir,
+        user=tests.user,
+        timeout=tests.timeout,
+        output_limit=_OUTPUT,
+        on_output=hear,
     )
 
 
-async def _judge(runtime: Sandbox, tests: TestRun, result: ProgramResult) -> Verdict:
+async def _judge(runtime: Sandbox, tests: TestRun, result: ProgramResult, beside: bool) -> Verdict:
     if result.timed_out:  # what is there may be half written, or written by what made it hang
-        reason = f"{SCRIPT} took longer than its {tests.timeout:g} s; nothing it wrote was read"
+        reason = f"{tests.script} took longer than its {tests.timeout:g} s; nothing it wrote was read"
         return Verdict(Status.INDETERMINATE, "verifier_timeout", reason)
-    verdict = judge_reward(await read_reward(runtime, "reward.txt"), await read_reward(runtime, "reward.json"))
+    files = await read_rewards(runtime)
+    if beside and (again := await _written_again(runtime, files)):
+        return _meddled(f"wrote {again} once more after {tests.script} had ended")
+    verdict = judge_reward(files["reward.txt"], files["reward.json"])
     if verdict.status is not Status.INDETERMINATE:
         return verdict
     flaw = f"; {tests.flaw}" if tests.flaw else ""
     if result.exit_code in (126, 127):
-        reason = f"{SCRIPT} could not be run, or a command it needs is missing in the sandbox ({_ending(result)}){flaw}"
-        return Verdict(Status.INDETERMINATE, "verifier_not_run", reason)
+        why = f"could not be run, or a command it needs is missing in the sandbox ({_ending(result)}){flaw}"
+        return Verdict(Status.INDETERMINATE, "verifier_not_run", f"{tests.script} {why}")
     return Verdict(verdict.status, verdict.code, f"{verdict.reason} ({_ending(result)}){flaw}")
+
+
+async def _bait(runtime: Sandbox) -> Verdict | None:
+    """A verdict when somebody touches a reward that no verifier has written: it is there before the script is."""
+    path, other = (f"{LOGS}/{name}" for name in REWARDS)
+    await runtime.write(path, _BAIT)
+    until = asyncio.get_running_loop().time() + _BAITED
+    while asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(_LOOK)
+        try:
+            touched = await runtime.read(path, len(_BAIT)) != _BAIT or await _exists(runtime, other)
+        except (SandboxLost, EngineLost):
+            raise
+        except (OSError, SandboxError):
+            touched = True
+        if touched:
+            return _meddled("writes rewards itself")
+    return None
+
+
+async def _written_again(runtime: Sandbox, files: Mapping[str, RewardFile | None]) -> str:
+    """The reward files that appear once more after they were deleted; if none does they are put back for the logs."""
+    await forget_rewards(runtime)
+    until = asyncio.get_running_loop().time() + _WATCHED
+    while asyncio.get_running_loop().time() < until:
+        if again := [name for name in REWARDS if await _exists(runtime, f"{LOGS}/{name}")]:
+            return " and ".join(again)
+        await asyncio.sleep(_LOOK)
+    for name, file in files.items():
+        if isinstance(file, bytes):
+            await runtime.write(f"{LOGS}/{name}", file)
+    return ""
+
+
+def _meddled(how: str) -> Verdict:
+    return Verdict(Status.SCORING_ERROR, "rewritten_reward", f"a process that the agent left running {how}")
 
 
 async def _exists(runtime: Sandbox, path: str) -> bool:

@@ -1,0 +1,62 @@
+"""`forkyard tasks`: write a task directory, and say what is wrong with some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forkyard.cli.options import option
+from forkyard.cli.output import say
+from forkyard.cli.task_files import write_task
+
+app = typer.Typer(help="Write and check task directories.", no_args_is_help=True)
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The task's name, as my-task or org/my-task.")],
+    place: Annotated[
+        Path, option("--dir", metavar="DIR", help="The directory that the task's own is made in.")
+    ] = Path(),
+) -> None:
+    """Write a new task directory: something that works and passes its checks, to be changed."""
+    root = write_task(name, place)
+    say(f"{root} is made; try: forkyard tasks check {root}")
+
+
+@app.command()
+def check(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Task directories, or directories of them.")],
+    static: Annotated[bool, option("--static", help="Read the files only, play nothing.")] = False,
+    repeat: Annotated[
+        int, option("--repeat", metavar="N", min=1, help="Rollouts of the solution, and of doing nothing.")
+    ] = 3,
+    as_json: Annotated[bool, option("--json", help="One JSON list on standard output.")] = False,
+    select: Annotated[
+        list[str] | None, option("--select", metavar="RULE", help="Only this rule; repeatable, or several with commas.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        option("--ignore", metavar="RULE", help="All but this rule; repeatable, or several with commas."),
+    ] = None,
+    provider: Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="Where sandboxes run.")] = "local",
+    base: Annotated[
+        str | None, option(metavar="IMAGE", help="Start from this image (host: this machine's /usr) instead.")
+    ] = None,
+) -> int:
+    """Say what is wrong with task directories: first by reading their files, then by playing them.
+
+    Played are the solution, which must earn 1, and an agent that does nothing, which must not, each several
+    times in fresh sandboxes. Notes are shown and count for nothing.
+
+    Exit codes: 0 nothing is wrong; 1 something is; 2 some task could not be checked; 130 interrupted.
+    """
+    from forkyard.cli.task_checks import (  # the rules take a while to load, and no other command asks
+        Wanted,
+        check_tasks,
+    )
+
+    wanted = Wanted(tuple(select or ()), tuple(ignore or ()), static, repeat, provider, base)
+    return check_tasks(paths, wanted, as_json)

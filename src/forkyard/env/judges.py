@@ -1,0 +1,63 @@
+"""How the judges of a task reach a model: through routes of their own, which nothing of the agent's ever had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from forkyard.errors import TaskError
+from forkyard.model import Endpoint, Reply, Sampling
+from forkyard.sandbox import Sandbox
+from forkyard.trace import Message, Trace
+
+if TYPE_CHECKING:
+    from forkyard.gateway import Gateway, Route
+
+MOST_USD = 5.0
+
+
+class JudgeRoutes:
+    """One rollout's routes for judges, each opened when it is first asked for. An `Ask`; `serve` is a `Serve`.
+
+    All of them together may spend what the agent may, at most `MOST_USD`. Where the agent has no bound in money, a
+    model without a price can be asked too, and has none either.
+    """
+
+    def __init__(self, gateway: Gateway, trace: Trace, model: str | None, agents_usd: float | None = None) -> None:
+        self._gateway, self._trace, self._model = gateway, trace, model
+        self._most_usd = MOST_USD if agents_usd is None else min(agents_usd, MOST_USD)
+        self._all_paid = agents_usd is not None
+        self._paid: Route | None = None
+        self._unpriced: Route | None = None
+
+    async def __call__(self, messages: Sequence[Message], sampling: Sampling, model: str | None = None) -> Reply:
+        """The model's reply. Raises ModelError, and TaskError when no model is named anywhere."""
+        name = model or self._model
+        if name is None:
+            raise TaskError("a judge names no model, and the run has none: give the judge a `model`")
+        route = self._paying() if self._all_paid or self._gateway.priced(name) else self._free()
+        return await route.model(name).complete(messages, (), sampling)
+
+    async def serve(self, sandbox: Sandbox) -> Endpoint:
+        """An address in a verifier's sandbox, which names its model itself. Raises SandboxError."""
+        return await self._paying().listen(sandbox)
+
+    async def close(self) -> None:
+        """Let nothing more through; what was spent goes on the record."""
+        if self._unpriced is not None:
+            await self._unpriced.close()
+        if self._paid is not None:
+            await self._paid.close()
+            self._trace.verifier["judge_cost_usd"] = self._paid.admission.spent.usd
+
+    def _paying(self) -> Route:
+        from forkyard.gateway import Budget
+
+        if self._paid is None:
+            self._paid = self._gateway.open(self._trace, None, purpose="judge", budget=Budget(usd=self._most_usd))
+        return self._paid
+
+    def _free(self) -> Route:
+        if self._unpriced is None:
+            self._unpriced = self._gateway.open(self._trace, None, purpose="judge")
+        return self._unpriced

@@ -1,0 +1,105 @@
+"""Which rollouts can be graded again, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from forkyard.env import Seat
+from forkyard.env.checks import separate_problems
+from forkyard.grade.again import collected_in
+from forkyard.run.source import SourceRun
+from forkyard.sandbox import Provider
+from forkyard.sandbox.keeping import KeepsDisks
+from forkyard.task import State, Task, VerifierMode
+from forkyard.task.data import ARTIFACTS_DIR
+from forkyard.trace.store import Record, TaskSample, was_graded
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """What decides. `disks` are the names of the disks that are kept, `unloadable` why tasks are missing, if known."""
+
+    source: SourceRun
+    tasks: Mapping[str, Task]
+    seat: Seat
+    disks: Set[str]
+    mode: VerifierMode | None = None
+    unloadable: str = ""
+
+    def refusal(self, slot: TaskSample) -> str | None:
+        """Why the rollout of a slot cannot be graded again, None when it can."""
+        record = self.source.record(slot)
+        if record is None:
+            return "it has not been played: go on with its run first"
+        task = self.tasks.get(slot[0])
+        return self._was_graded(record) or (self._of_its_task(record, task) if task else self._of_no_task())
+
+    def mode_of(self, record: Record) -> VerifierMode:
+        """Where a rollout is graded again: as it was, or as somebody asks."""
+        return self.mode or cast(VerifierMode, _mode(record))
+
+    def _was_graded(self, record: Record) -> str | None:
+        status, mode = record.get("status"), _mode(record)
+        if not was_graded(record):
+            return f"it ended as {status} and was never graded"
+        if mode is None:
+            return f"it was never graded ({record.get('reason') or status})"
+        if mode == "shared":
+            return (
+                "it was graded in the agent's own sandbox, among the hidden files, and nothing is kept of that: "
+                "a run with --verifier forked keeps what the agent left"
+            )
+        own = self.seat.provider.name
+        if record.get("provider") != own:
+            return f"it was played on the provider {record.get('provider')}, and the run's is {own}"
+        return None
+
+    def _of_no_task(self) -> str:
+        return f"its task cannot be loaded: {self.unloadable}" if self.unloadable else "its task is no longer there"
+
+    def _of_its_task(self, record: Record, task: Task) -> str | None:
+        judged = any(call.get("purpose") == "judge" for call in record.get("calls") or ())
+        if judged or task.plugged_judges() or task.models_asked:
+            return "a judge graded it: asking again would cost, and is another opinion"
+        if task.in_stages() is not None:
+            return "its task has several steps, of which only the last one's disk would be there"
+        if type(task).state_type() is not State:
+            return f"its task keeps what it knows in {type(task).state_type().__name__}, which is not on the record"
+        return self._of_what_is_left(record, task)
+
+    def _of_what_is_left(self, record: Record, task: Task) -> str | None:
+        mode = self.mode_of(record)
+        if mode == "separate" and (problems := separate_problems(task, self.seat)):
+            return problems[0]
+        if _mode(record) == "separate":
+            if mode != "separate":
+                return "it was verified in a sandbox of its own: the artifacts are kept, and no disk"
+            return _of_artifacts(self.source.collected(record), task)
+        if str(record["id"]) in self.disks:
+            return None
+        return _of_no_disk(record, self.seat.provider)
+
+
+def _mode(record: Record) -> Any:
+    verifier = record.get("verifier")
+    return verifier.get("mode") if isinstance(verifier, dict) else None
+
+
+def _of_no_disk(record: Record, provider: Provider) -> str:
+    if not isinstance(provider, KeepsDisks):
+        return f"the provider {provider.name} keeps no disks"
+    told = (record.get("info") or {}).get("disk")
+    return f"its disk was {told}" if told else "its disk was pruned, or never kept"
+
+
+def _of_artifacts(directory: Path, task: Task) -> str | None:
+    try:
+        collected = collected_in(directory)
+    except (OSError, ValueError) as err:
+        return f"what was collected of it cannot be read: {err}"
+    declared = {artifact.source for artifact in task.data.artifacts if artifact.source.startswith("/")}
+    missing = sorted(source for source in declared if source.rstrip("/") not in collected and source != ARTIFACTS_DIR)
+    return f"its task declares artifacts that were not collected: {', '.join(missing)}" if missing else None

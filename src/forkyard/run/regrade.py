@@ -1,0 +1,245 @@
+"""Grading the rollouts of a run again, by its tasks as they are now. No agent is played; the run is not touched."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from forkyard.env import Agents, Seat, make_agent, sandbox_spec
+from forkyard.env.again import GradingAgain, Left
+from forkyard.env.boxes import seated_task
+from forkyard.errors import ConfigError
+from forkyard.run.eligible import Eligibility
+from forkyard.run.kept import pruned
+from forkyard.run.plan import Plan, PlannedTask, check_name, plan_of, read_plan
+from forkyard.run.prepare import Prepared, as_planned, env_of
+from forkyard.run.progress import Progress
+from forkyard.run.replay import PLAYED_ALONE
+from forkyard.run.run import Outcome, play
+from forkyard.run.schedule import Sleep
+from forkyard.run.seats import Places, agent_configs, harness_of, seat_of
+from forkyard.run.source import SourceRun
+from forkyard.run.tasksets import load_tasks
+from forkyard.sandbox import NO_NETWORK, Provider, Sandbox
+from forkyard.sandbox.keeping import KeepsDisks, keep_policy
+from forkyard.task import Task
+from forkyard.task.directory import DirectoryTask
+from forkyard.trace import Slot, Status, Trace
+from forkyard.trace.store import Record, TaskSample
+from forkyard.values import counted, first_names, new_id, printable
+
+_OF_THE_AGENT = frozenset({"harness", "model"})  # kinds of errors
+_OF_THE_VERIFIER = ("close", "logs", "disk", "judge_calls", "replay")  # in a trace's info
+
+
+@dataclass(frozen=True, slots=True)
+class Regrade:
+    """What is to be graded again, and as which run.
+
+    `task` and `status` choose among the source's rollouts; `tests` takes the place of the task's tests/, and `verifier`
+    that of the mode they were graded in.
+    """
+
+    source: Path
+    out: Path
+    run: str
+    task: str | None = None
+    status: Status | None = None
+    tests: Path | None = None
+    verifier: Literal["forked", "separate"] | None = None
+    concurrent: int = 4
+
+
+async def regrade(
+    wanted: Regrade, progress: Progress, *, provider: Provider | None = None, sleep: Sleep = asyncio.sleep
+) -> Outcome:
+    """Grade what can be graded again, and tell what cannot and why.
+
+    Raises ConfigError, before anything is written, when nothing can. `provider` takes the place of the source's.
+    """
+    plan, chosen = _plan(wanted), _chooser(wanted)
+    return await play(lambda: regrading(plan, provider, chosen), progress, sleep)
+
+
+def _plan(wanted: Regrade) -> Plan:
+    """The plan without its tasks and rollouts. Raises ConfigError."""
+    check_name(wanted.run)
+    before = read_plan(wanted.source)
+    if before.action == "regrade":
+        raise ConfigError(f"{wanted.source} was graded again from {before.source}: grade that again")
+    if before.env not in PLAYED_ALONE:
+        raise ConfigError(
+            f"run {before.run} was played by the env {before.env}, whose agents' traces are scored together: only runs "
+            f"of {' and '.join(PLAYED_ALONE)} can be graded again"
+        )
+    if wanted.tests is not None and not (wanted.tests / "test.sh").is_file():
+        raise ConfigError(f"--tests {wanted.tests}: it holds no test.sh, the script that grades")
+    fresh: dict[str, Any] = {"run": wanted.run, "out": wanted.out, "directory": None, "tasks": {}, "budget_usd": None}
+    fresh |= {"source": wanted.source.absolute(), "action": "regrade", "verifier": wanted.verifier}
+    fresh |= {"tests": wanted.tests and wanted.tests.absolute(), "concurrent": wanted.concurrent}
+    return plan_of(**{**before.model_dump(exclude={"created", "forkyard"}), **fresh})
+
+
+def _chooser(wanted: Regrade) -> Callable[[SourceRun], list[TaskSample]]:
+    def chosen(source: SourceRun) -> list[TaskSample]:
+        plan = source.plan
+        if wanted.task is not None and wanted.task not in plan.tasks:
+            raise ConfigError(f"--task {wanted.task}: run {plan.run} has {first_names(list(plan.tasks))}")
+        names = [wanted.task] if wanted.task is not None else list(plan.tasks)
+        slots = [(name, sample) for sample in range(plan.samples) for name in names if plan.holds(name, sample)]
+        if wanted.status is None:
+            return slots
+        found = [slot for slot in slots if (source.record(slot) or {}).get("status") == wanted.status]
+        if not found:
+            raise ConfigError(f"--status {wanted.status}: none of the rollouts of run {plan.run} ended like that")
+        return found
+
+    return chosen
+
+
+@asynccontextmanager
+async def regrading(
+    plan: Plan,
+    provider: Provider | None = None,
+    chosen: Callable[[SourceRun], Sequence[TaskSample]] | None = None,
+) -> AsyncIterator[Prepared]:
+    """What grades a plan's rollouts again; a plan that names none yet gets those of `chosen` that can be.
+
+    Raises ConfigError when it is not to be had, or nothing is left to be graded.
+    """
+    async with AsyncExitStack() as stack:
+        source = stack.enter_context(SourceRun(plan.source or Path()))
+        places = Places(plan, provider, stack)
+        seat = await _seat(plan, places, stack)
+        slots = list(chosen(source)) if chosen else []
+        problems: list[str] = []
+        names = list(dict.fromkeys(name for name, _ in slots)) if chosen else list(plan.tasks)
+        found = _loaded(plan, names, problems, stack)
+        notes = await pruned(seat.provider, keep_policy())
+        disks = await seat.provider.kept_disks() if isinstance(seat.provider, KeepsDisks) else ()
+        tasks = {task.name: task for task in found}
+        kept = {disk.name for disk in disks}
+        eligible = Eligibility(source, tasks, seat, kept, _asked(plan), "; ".join(problems[:3]))
+        if chosen:
+            plan = _with_rollouts(plan, slots, eligible, notes)
+        elif problems:
+            raise ConfigError(*problems)
+        env = GradingAgain(plan.env, _Again(eligible).left)
+        yield Prepared(plan, as_planned(plan, found), env, {"agent": seat}, None, tuple(notes))
+
+
+def _asked(plan: Plan) -> Literal["forked", "separate"] | None:
+    return plan.verifier if plan.verifier != "shared" else None
+
+
+async def _seat(plan: Plan, places: Places, stack: AsyncExitStack) -> Seat:
+    """The seat that the source's agent had, as its env had it graded, without a way to any model."""
+    env = env_of(plan)
+    env.furnish(places.place)
+    (config,) = agent_configs(env).values()
+    agent = make_agent(seat_of(plan, config, harness_of(plan, config), config.model or plan.model, places, None))
+    await stack.enter_async_context(env.serving())
+    await env.setup(Agents({"agent": agent}))
+    return agent.seat
+
+
+def _loaded(plan: Plan, names: Sequence[str], problems: list[str], stack: AsyncExitStack) -> list[Task]:
+    """The tasks as they are now, with other tests if the plan says so."""
+    found = [task for task in load_tasks(plan, problems) if task.name in names]
+    if plan.tests is None or not found:
+        return found
+    if len(found) > 1:
+        raise ConfigError(f"--tests is for one task, and these are {len(found)}: choose one with --task")
+    (task,) = found
+    if not isinstance(task, DirectoryTask):
+        raise ConfigError(f"--tests is for task directories, and {task.name} is none")
+    root = task.files.root.absolute()
+    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forkyard-tests-"))) / root.name
+    shutil.copytree(root, copy, symlinks=True, ignore=_without_tests(root))
+    shutil.copytree(plan.tests, copy / "tests", symlinks=True)
+    wrong: list[str] = []
+    others: dict[str, Any] = {"paths": (copy,), "taskset": None, "select": {}}
+    changed = [one for one in load_tasks(plan.model_copy(update=others), wrong) if one.name in names]
+    if wrong:
+        raise ConfigError(*(text.replace(f"{copy}/tests", str(plan.tests)) for text in wrong))
+    return changed
+
+
+def _without_tests(root: Path) -> Callable[[str, list[str]], list[str]]:
+    return lambda place, names: [name for name in names if Path(place) == root and name in ("tests", ".git")]
+
+
+def _with_rollouts(plan: Plan, slots: Sequence[TaskSample], eligible: Eligibility, notes: list[str]) -> Plan:
+    """The plan of what can be graded again; what cannot is said in `notes`. Raises ConfigError when nothing can."""
+    refused = [(why, f"{name} #{sample}") for name, sample in slots if (why := eligible.refusal((name, sample)))]
+    whose = {who for _, who in refused}
+    left = [(name, sample) for name, sample in slots if f"{name} #{sample}" not in whose]
+    told = [f"not graded again: {text}" for text in grouped_rollouts(refused)]
+    if not left:
+        raise ConfigError(*(told or [f"run {eligible.source.plan.run} has no rollouts"]))
+    notes += told
+    before = eligible.source.plan
+    regraded: dict[str, tuple[int, ...]] = {}
+    for name, sample in left:
+        regraded[name] = (*regraded.get(name, ()), sample)
+    planned = {name: PlannedTask(digest=eligible.tasks[name].digest) for name in regraded}
+    changed = [name for name, task in planned.items() if task.digest != before.tasks[name].digest]
+    if changed:
+        notes.append(f"changed since run {before.run}: {counted(len(changed), 'task')}: {first_names(changed)}")
+    return plan.model_copy(update={"regraded": regraded, "tasks": planned})
+
+
+def grouped_rollouts(refused: Sequence[tuple[str, str]]) -> list[str]:
+    """Each reason once, with the rollouts it is of: `(reason, rollout)` pairs."""
+    found: dict[str, list[str]] = {}
+    for why, who in refused:
+        found.setdefault(why, []).append(who)
+    told = ((f"{counted(len(whose), 'rollout')} ({first_names(whose)})", why) for why, whose in found.items())
+    return [printable(f"{who}: {why}") for who, why in told]
+
+
+class _Again:
+    """Finds what each rollout left."""
+
+    def __init__(self, eligible: Eligibility) -> None:
+        self._eligible = eligible
+
+    def left(self, task: Task, slot: Slot) -> Left:
+        """What the rollout of a slot of the plan left."""
+        source, seat = self._eligible.source, self._eligible.seat
+        record = source.record((task.name, slot.sample))
+        assert record is not None  # the source is held, and had it
+        mode = self._eligible.mode_of(record)
+        trace = agent_part(record, slot, task)
+        if record["verifier"]["mode"] == "separate":
+            return Left(trace, mode, source.collected(record))
+        return Left(trace, mode, lambda: _on_disk(seat, task, str(record["id"])))
+
+
+async def _on_disk(seat: Seat, task: Task, name: str) -> Sandbox:
+    """A sandbox such as the agent's was, on the disk that it left."""
+    provider = seat.provider
+    assert isinstance(provider, KeepsDisks)
+    task = seated_task(seat, task)
+    spec = sandbox_spec(task, "", provider.features)
+    return await provider.from_kept(name, replace(spec, network=task.network or NO_NETWORK))
+
+
+def agent_part(record: Record, slot: Slot, task: Task) -> Trace:
+    """A trace of its own with what the agent did, and nothing of how that was graded."""
+    trace = Trace.from_record(record)
+    trace.id, trace.slot, trace.task_digest = new_id(), slot, task.digest
+    own = {key: value for key, value in trace.info.items() if key not in _OF_THE_VERIFIER}
+    trace.info = {**own, "regraded_from": record["id"]}
+    trace.rewards, trace.verifier, trace.status, trace.reason = {}, {}, None, None
+    trace.metrics = dict(own.get("agent_metrics") or {})
+    trace.errors = [error for error in trace.errors if error["type"] in _OF_THE_AGENT]
+    trace.timing.grade_ms = None
+    trace.is_timeout = trace.stop_condition in ("agent_timeout", "finalize_timeout")
+    return trace

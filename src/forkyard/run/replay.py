@@ -1,0 +1,167 @@
+"""Scoring the traces of a run again, without sandboxes: what its tasks' rewards and judges say of them now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forkyard.env.judges import JudgeRoutes
+from forkyard.errors import ConfigError, ForkyardError, TaskError
+from forkyard.run.directory import RunDirectory
+from forkyard.run.gateways import gateway_of, judges_of
+from forkyard.run.interrupt import Interrupt
+from forkyard.run.plan import Plan, PlannedTask, plan_of, read_plan
+from forkyard.run.prepare import resolved
+from forkyard.run.progress import Headline, Progress
+from forkyard.run.run import Outcome
+from forkyard.run.tasksets import load_tasks
+from forkyard.secrets import Secrets, redact
+from forkyard.task import Task, judging_by
+from forkyard.trace import Status, Trace
+from forkyard.trace.store import TRACES_FILE, Record, TraceStore, read_traces, was_graded
+from forkyard.values import counted, first_names, new_id
+
+if TYPE_CHECKING:
+    from forkyard.gateway import Gateway
+
+PLAYED_ALONE = ("single-agent", "isolated-verifier")
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is to be scored again, and as which run. `taskset_config` takes the place of the run's, None leaves it."""
+
+    source: Path
+    out: Path
+    run: str
+    taskset_config: Mapping[str, Any] | None = None
+
+
+async def replay(wanted: Replay, progress: Progress) -> Outcome:
+    """Write the run's lines into a new run, scored again by what needs no sandbox; the run itself is not touched.
+
+    What needs one keeps its value. Lines of rollouts that were never graded, or had an error, go over as they are.
+    Raises ConfigError when there is nothing to score, before anything is written.
+    """
+    outcome = Outcome()
+    with Interrupt(progress.abandon) as interrupt:
+        before = read_plan(wanted.source)
+        plan, tasks = _planned(wanted, before)
+        async with AsyncExitStack() as stack:
+            gateway = gateway_of(plan, list(judges_of(list(tasks.values()), plan.model)), 0.0)
+            if gateway is not None:
+                stack.push_async_callback(gateway.close)
+            with RunDirectory.create(plan) as directory, TraceStore(directory.traces) as store:
+                outcome.directory, outcome.planned = directory.path, plan.planned
+                for note in _changes(plan, before):
+                    progress.note(note)
+                began = time.monotonic()
+                progress.begin(_headline(plan, wanted.source / TRACES_FILE))
+                secrets = gateway.secrets if gateway else Secrets()
+                for episode in _episodes(wanted.source / TRACES_FILE):
+                    records = [await _scored(record, plan, tasks, gateway) for record in episode]
+                    store.append(*(redact(record, secrets) for record in records))
+                    outcome.played += 1
+                    outcome.recorded += 1
+                    for record in records:
+                        progress.finished(record)
+                progress.abandon()
+                progress.end(outcome.played, time.monotonic() - began, directory.traces)
+    outcome.signal = interrupt.signal
+    return outcome
+
+
+def _headline(plan: Plan, traces: Path) -> Headline:
+    """Who played, as the first line says: an agent may have had a harness and a model other than the plan's own."""
+    played = next(iter(read_traces(traces)), {}) if traces.exists() else {}
+    harness, model = played.get("harness", plan.harness), played.get("model", plan.model)
+    return Headline(plan.run, str(harness), model and str(model), plan.planned, 0)
+
+
+def _planned(wanted: Replay, before: Plan) -> tuple[Plan, dict[str, Task]]:
+    """The plan of the new run, and its tasks by name. Raises ConfigError."""
+    if before.env not in PLAYED_ALONE:
+        raise ConfigError(
+            f"run {before.run} was played by the env {before.env}, whose agents' traces are scored together: only runs "
+            f"of {' and '.join(PLAYED_ALONE)} can be replayed"
+        )
+    config = before.taskset_config if wanted.taskset_config is None else wanted.taskset_config
+    fresh = {"run": wanted.run, "out": wanted.out, "directory": None, "tasks": {}}
+    fresh |= {"source": wanted.source.absolute(), "action": "replay"}
+    kept = before.model_dump(exclude={"created", "forkyard"})
+    plan = plan_of(**{**kept, **fresh, "taskset_config": config})
+    problems: list[str] = []
+    found = {task.name: task for task in load_tasks(plan, problems)}
+    if missing := [name for name in before.tasks if name not in found]:
+        problems.append(f"no longer there: {counted(len(missing), 'task')}: {first_names(missing)}")
+    if problems:
+        raise ConfigError(*problems)
+    tasks = {name: found[name] for name in before.tasks}
+    if not any(_without_sandbox(task) for task in tasks.values()):
+        raise ConfigError(f"nothing in {wanted.source} can be scored again: all rewards of its tasks need a sandbox")
+    planned = {name: PlannedTask(digest=task.digest, notes=before.tasks[name].notes) for name, task in tasks.items()}
+    return resolved(plan).model_copy(update={"tasks": planned}), tasks
+
+
+def _without_sandbox(task: Task) -> bool:
+    signals = (*task.signals("reward"), *task.signals("metric"))
+    return bool(task.config.judges) or any(not signal.needs_runtime for signal in signals)
+
+
+def _changes(plan: Plan, before: Plan) -> Iterator[str]:
+    changed = [name for name, task in plan.tasks.items() if before.tasks[name].digest != task.digest]
+    if changed:
+        yield f"changed since run {before.run}: {counted(len(changed), 'task')}: {first_names(changed)}"
+
+
+def _episodes(traces: Path) -> Iterator[list[Record]]:
+    """The lines of a run, those of one episode together."""
+    episode: list[Record] = []
+    for record in read_traces(traces):
+        if episode and (not record.get("episode") or record.get("episode") != episode[-1].get("episode")):
+            yield episode
+            episode = []
+        episode.append(record)
+    if episode:
+        yield episode
+
+
+async def _scored(record: Record, plan: Plan, tasks: Mapping[str, Task], gateway: Gateway | None) -> Record:
+    """One line of the new run."""
+    task = tasks.get(str(record.get("task")))
+    origin = {"run": record.get("run"), "id": record.get("id")}
+    if task is None or record.get("errors") or not was_graded(record) or not _without_sandbox(task):
+        info = {**(record.get("info") or {}), "replay": {**origin, "scored": False}}
+        return {**record, "run": plan.run, "info": info}
+    trace = Trace.from_record(record)
+    trace.id, trace.slot, trace.task_digest = new_id(), replace(trace.slot, run=plan.run), task.digest
+    trace.info["replay"] = {**origin, "scored": True}
+    trace.state = task.state_type()()
+    await _score_again(trace, task, gateway)
+    return trace.to_record()
+
+
+async def _score_again(trace: Trace, task: Task, gateway: Gateway | None) -> None:
+    old_rewards, old_metrics = trace.rewards, trace.metrics
+    trace.rewards, trace.metrics, trace.status, trace.reason = {}, {}, None, None
+    judges = None if gateway is None else JudgeRoutes(gateway, trace, trace.model)
+    try:
+        with judging_by(judges):
+            await task.score(trace, None)
+    except ForkyardError as err:
+        trace.record_error(err)
+        trace.settle(Status.SCORING_ERROR if isinstance(err, TaskError) else Status.INFRASTRUCTURE_ERROR, str(err))
+    finally:
+        if judges is not None:
+            await judges.close()
+    skipped = [signal for signal in task.signals("reward") if signal.needs_runtime]
+    if skipped:
+        kept = {name: reward for name, reward in old_rewards.items() if name not in trace.rewards}
+        trace.rewards = {**kept, **trace.rewards}
+        if kept and trace.status is Status.INDETERMINATE and trace.reward is not None:
+            trace.status, trace.reason = Status.SCORED, None
+    trace.metrics = {**old_metrics, **trace.metrics}

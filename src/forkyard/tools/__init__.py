@@ -1,0 +1,5 @@
+"""Tools: what a rollout's agent may call, opened before it acts and closed before anybody grades."""
+
+from forkyard.tools.rollout import RolloutTools
+
+__all__ = ["RolloutTools"]

@@ -1,0 +1,113 @@
+"""Verifiers of task directories that ask a model: what they get, what it costs, and when they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import forkyard as vf
+from forkyard.env import SingleAgentEnv
+from forkyard.errors import ConfigError
+from forkyard.gateway import Gateway, Price, Prices, Upstream, Upstreams
+from forkyard.harness import NopHarness
+from forkyard.model import Place
+from forkyard.run import Plan
+from forkyard.run.gateways import gateway_of, verifiers_of
+from forkyard.sandbox.local import LocalProvider
+from forkyard.task import VerifierMode, load_task
+from forkyard.trace import Status
+from tests.env.parts import play, seat
+from tests.model.provider import FakeProvider, playing, reply
+
+HEAD = '[task]\nname = "cases/judged"\n[environment]\ndocker_image = "host"\nnetwork_mode = "no-network"\n[verifier]\n'
+ASKS = HEAD + 'environment_mode = "{}"\n[verifier.env]\nOPENAI_API_KEY = "${{OPENAI_API_KEY}}"\nPLAIN = "${{PLAIN}}"\n'
+SECRETS = {"OPENAI_API_KEY": "sk-a-real-key-of-the-host", "PLAIN": "plain-value-of-the-host"}
+TEST = """#!/usr/bin/env python3
+import json, os, urllib.request
+body = json.dumps({"model": "judge-1", "max_tokens": 9, "messages": [{"role": "user", "content": "Is it good?"}]})
+head = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body.encode(), head)
+said = json.load(urllib.request.urlopen(asked, timeout=20))["choices"][0]["message"]["content"]
+print({name: value for name, value in os.environ.items() if "OPENAI" in name or "REWARDKIT" in name})
+open("/logs/verifier/reward.txt", "w").write(said)
+"""
+
+
+def judged(root: Path, toml: str, test: str = TEST) -> vf.Task:
+    files = {"task.toml": toml, "instruction.md": "Do it.\n", "environment/nothing": "", "tests/test.sh": test}
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return load_task(root, SECRETS)
+
+
+@asynccontextmanager
+async def priced(usd: float, *replies: dict[str, object]) -> AsyncIterator[tuple[Gateway, FakeProvider]]:
+    async with playing(*replies) as upstream:
+        table = Upstreams((Upstream(Place(upstream.url), "test-key-of-nobody"),))
+        gateway = Gateway(table, Prices((Price(model="judge-*", input=usd, output=usd),)))
+        try:
+            yield gateway, upstream
+        finally:
+            await gateway.close()
+
+
+async def played(local: LocalProvider, gateway: Gateway | None, task: vf.Task) -> vf.Trace:
+    chosen = seat(local, NopHarness(), gateway=gateway)
+    (trace,) = (await play(SingleAgentEnv(), task, {"agent": chosen})).traces
+    return trace
+
+
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+async def test_a_verifier_reaches_a_model_without_a_network_and_without_a_key(
+    mode: VerifierMode, local: LocalProvider, tmp_path: Path
+) -> None:
+    async with priced(1000.0, reply("0.5")) as (gateway, upstream):
+        trace = await played(local, gateway, judged(tmp_path, ASKS.format(mode)))
+    assert (trace.status, trace.reward) == (Status.SCORED, 0.5), trace.reason
+    assert upstream.asked[0].headers["authorization"] == "Bearer test-key-of-nobody"
+    assert [call.purpose for call in trace.calls] == ["judge"]
+    assert trace.verifier["judge_cost_usd"] == trace.cost_usd == pytest.approx(0.015)
+    assert trace.usage.total == 0 and trace.steps == 0
+    assert "sk-a-real-key" not in str(trace.to_record()) and "test-key" not in str(trace.verifier)
+    seen = trace.verifier["output_tail"]
+    assert "'OPENAI_API_BASE': 'http://127.0.0.1:" in seen and "'OPENAI_API_KEY': 'forkyard'" in seen
+
+
+async def test_its_budget_is_at_most_5_dollars_and_being_over_it_is_no_score(
+    local: LocalProvider, tmp_path: Path
+) -> None:
+    async with priced(1_000_000.0, reply("1")) as (gateway, upstream):
+        trace = await played(local, gateway, judged(tmp_path, ASKS.format("shared")))
+    assert upstream.asked == []
+    assert (trace.status, trace.reward) == (Status.BUDGET, None)
+    assert "budget of 5 USD" in str(trace.reason)
+
+
+async def test_what_a_run_says_to_verifiers_wins_and_anything_else_is_refused_by_name(
+    local: LocalProvider, tmp_path: Path
+) -> None:
+    test = '#!/bin/bash\necho "$REWARDKIT_JUDGE $REWARDKIT_MODEL"; echo 1 > /logs/verifier/reward.txt\n'
+    task = judged(tmp_path, HEAD + '[verifier.env]\nREWARDKIT_MODEL = "opus"\n', test)
+    told = task.with_verifier_env({"REWARDKIT_JUDGE": "claude", "REWARDKIT_MODEL": "sonnet"})
+    assert (await played(local, None, told)).verifier["output_tail"] == "claude-code sonnet\n"
+    with pytest.raises(ConfigError, match=r"--ve PATH=/x is refused: .* REWARDKIT_JUDGE and REWARDKIT_MODEL"):
+        task.with_verifier_env({"PATH": "/x"})
+    with pytest.raises(ConfigError, match="graded by no program"):
+        vf.Task(vf.TaskData(name="t")).with_verifier_env({"REWARDKIT_JUDGE": "x"})
+
+
+def test_a_task_that_wants_a_judge_is_refused_by_name_when_nobody_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    task = judged(tmp_path, ASKS.format("shared").replace("OPENAI", "ANTHROPIC"))
+    plan = Plan(harness="oracle", paths=(tmp_path,))
+    with pytest.raises(ConfigError, match="verifier of task cases/judged asks a model by ANTHROPIC_API_KEY, and no up"):
+        gateway_of(plan, list(verifiers_of([task])), 0.0)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-nobody")
+    assert gateway_of(plan, list(verifiers_of([task])), 0.0) is not None

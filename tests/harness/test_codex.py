@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forkyard.harness import CodexHarness
+from forkyard.sandbox.local import LocalProvider
+from tests.harness.agents import COMMAND, act, sandbox_with
+from tests.harness.parts import PROMPT, roles
+from tests.support.upstream import REASONING, Turn, Upstream
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+async def test_it_runs_commands_and_its_events_become_messages(local: LocalProvider) -> None:
+    upstream = Upstream(Turn(COMMAND), Turn())
+    async with sandbox_with(local, CodexHarness()) as sandbox:
+        trace = await act(CodexHarness(), sandbox, upstream)
+        assert await sandbox.read("/app/answer.txt") == b"done\n"
+        kept = await sandbox.read("/logs/agent/codex.jsonl")
+    assert trace.stop_condition == "agent_completed"
+    assert roles(trace.messages) == ["user", "assistant", "tool", "assistant"]
+    asked, called, answered, said = trace.messages
+    assert asked["content"] == PROMPT
+    assert called["reasoning_content"] == REASONING
+    call = called["tool_calls"][0]
+    assert "echo done" in json.loads(call["function"]["arguments"])["command"]
+    assert (answered["tool_call_id"], answered["content"]) == (call["id"], "exit 0\nwritten\n")
+    assert said["content"] == trace.last_reply == "All done."
+    assert trace.info["program"]["exit_code"] == 0
+    assert [json.loads(line)["type"] for line in kept.splitlines()][-1] == "turn.completed"
+    assert all(body["model"] == "test-model" and body["stream"] for body in upstream.asked())

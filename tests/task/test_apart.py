@@ -1,0 +1,95 @@
+"""What the sandbox of a separate verifier is made of, for a task directory."""
+
+from __future__ import annotations
+
+import pytest
+
+from forkyard.sandbox import NO_NETWORK, PUBLIC, Network
+from forkyard.task import load_task
+from tests.task.conftest import MakeTask
+
+SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
+OWN = "[verifier.environment]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "context", "image"),
+    [
+        (SEPARATE, {"tests/Dockerfile": "FROM a"}, "tests", None),
+        (SEPARATE, {}, "environment", None),
+        (SEPARATE + OWN + "cpus = 1\n", {"tests/Dockerfile": "FROM a"}, "tests", None),
+        (OWN + 'docker_image = "b:1"\n', {"tests/Dockerfile": "FROM a"}, None, "b:1"),
+        (SEPARATE + '[environment]\ndocker_image = "b:1"\n', {}, None, "b:1"),
+        (
+            SEPARATE + '[environment]\ndocker_image = "b:1"\n' + OWN + "cpus = 1\n",
+            {"tests/Dockerfile": "FROM a"},
+            "tests",
+            None,
+        ),
+    ],
+)
+def test_m2_m3_which_image_it_starts_from(
+    make_task: MakeTask, text: str, files: dict[str, str], context: str | None, image: str | None
+) -> None:
+    task = load_task(make_task({"task.toml": text, **files}), {})
+    apart = task.for_verifier()
+    assert task.data.verifier == "separate"
+    assert apart.build_context == (context and task.files.root / context)
+    assert apart.data.image == image
+    assert (apart.name, apart.digest, apart.for_verifier()) == (task.name, task.digest, apart)
+
+
+def test_its_own_table_says_where_it_works_with_what(make_task: MakeTask) -> None:
+    text = (
+        SEPARATE
+        + '[environment]\nworkdir = "/app"\nmemory_mb = 512\nenv = {A = "1"}\n'
+        + OWN
+        + 'workdir = "/check"\nmemory_mb = 1024\nbuild_timeout_sec = 5.0\nenv = {A = "${HOST_A}"}\n'
+    )
+    task = load_task(make_task({"task.toml": text}), {"HOST_A": "a secret of the host"})
+    apart = task.for_verifier()
+    assert (task.data.workdir, apart.data.workdir) == ("/app", "/check")
+    assert (task.data.resources.memory, apart.data.resources.memory) == (0.5, 1.0)
+    assert (task.runtime_env(), apart.runtime_env()) == ({"A": "1"}, {"A": "a secret of the host"})
+    assert apart.build_seconds == 5.0
+    assert task.secrets.hide("a secret of the host") == "[redacted]"
+
+
+@pytest.mark.parametrize(
+    ("text", "agents", "verifiers"),
+    [
+        (SEPARATE, None, None),
+        ('[environment]\nnetwork_mode = "no-network"\n' + SEPARATE, NO_NETWORK, NO_NETWORK),
+        ('[environment]\nnetwork_mode = "no-network"\n' + SEPARATE + 'network_mode = "public"\n', NO_NETWORK, PUBLIC),
+        ('[environment]\nnetwork_mode = "no-network"\n' + OWN + 'network_mode = "public"\n', NO_NETWORK, PUBLIC),
+        ('[environment]\nnetwork_mode = "public"\n' + OWN + "cpus = 1\n", PUBLIC, NO_NETWORK),
+        (
+            '[environment]\nnetwork_mode = "public"\n' + OWN + 'network_mode = "allowlist"\nallowed_hosts = ["a.b"]\n',
+            PUBLIC,
+            Network("allowlist", ("a.b",)),
+        ),
+    ],
+)
+def test_each_reaches_what_its_own_table_says(
+    make_task: MakeTask, text: str, agents: Network | None, verifiers: Network | None
+) -> None:
+    task = load_task(make_task({"task.toml": text}), {})
+    assert (task.network, task.for_verifier().network) == (agents, verifiers)
+
+
+def test_artifacts_are_declared_once_and_none_is_required(make_task: MakeTask) -> None:
+    text = 'artifacts = ["/app/out/a.txt", "/app/out", "/app/out/", {source = "log", exclude = ["*.o"]}]\n' + SEPARATE
+    task = load_task(make_task({"task.toml": text}), {})
+    assert [artifact.source for artifact in task.data.artifacts] == ["/app/out/a.txt", "/app/out", "log"]
+    assert not any(artifact.required for artifact in task.data.artifacts)
+    assert task.notes == (
+        "artifacts: the places 'app/out/a.txt' and 'app/out' lie within each other; the first wins",
+        "artifacts: two entries go to 'app/out'; the first one wins",
+    )
+
+
+def test_a_task_in_python_is_its_own(make_task: MakeTask) -> None:
+    from forkyard.task import Task, TaskData
+
+    task = Task(TaskData(name="t"))
+    assert task.for_verifier() is task

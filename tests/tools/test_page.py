@@ -1,0 +1,56 @@
+"""The page of tools: its code is that of the example, and its command plays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tools.md").read_text()
+
+
+def test_the_code_on_the_page_is_that_of_the_example() -> None:
+    program = (ROOT / "examples" / "tools.py").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 2 and [block for block in blocks if block not in program] == []
+
+
+def test_the_command_of_the_page_plays(home: Path, tmp_path: Path) -> None:
+    (command,) = re.findall(r"^\$ forkyard (.*)$", PAGE, re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, "-m", "forkyard.cli", *shlex.split(command), "--out", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "FORKYARD_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (lines,) = tmp_path.glob("*/traces.jsonl")
+    (line,) = map(json.loads, lines.read_text().splitlines())
+    said = [message["content"] for message in line["messages"] if message["role"] == "tool"]
+    assert (line["status"], line["reward"], said) == ("SCORED", 1.0, ["five at most", "sold 3", "7"])
+
+
+def test_nothing_of_mcp_is_loaded_before_somebody_needs_it() -> None:
+    code = "import sys, forkyard, forkyard.tools; assert not {'mcp', 'uvicorn', 'starlette'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_machine_without_the_package_is_told_before_the_run() -> None:
+    code = """if True:
+        import sys
+        sys.modules["mcp"] = None
+        from forkyard.harness import BashHarness, CodexHarness
+        from tests.tools.parts import shop
+        assert BashHarness().problems(shop()) == []
+        (said,) = CodexHarness().problems(shop())
+        assert said.endswith("pip install 'forkyard[mcp]'"), said
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

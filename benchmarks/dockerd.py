@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+# Not Docker's own range: what another dockerd has left in the packet filter rewrites what goes on in a bridge there.
+_POOL = "base=10.213.0.0/16,size=24"
 DEFAULT_SOCKET = Path("/var/run/docker.sock")
 
 
@@ -97,7 +99,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 ["dockerd", "-H", f"unix://{self.socket}", "--data-root", f"{directory}/data"]
                 + ["--exec-root", f"{directory}/exec", "--pidfile", f"{directory}/pid"]
-                + ([] if bridge else ["--bridge=none", "--iptables=false"]),
+                + ([] if bridge else ["--bridge=none", "--iptables=false", f"--default-address-pool={_POOL}"]),
                 stdout=log,
                 stderr=log,
             )

@@ -47,7 +47,10 @@ FILES = {
     "environment/docker-compose.yaml": COMPOSE,
     "solution/solve.sh": "#!/bin/bash\necho said > /shared/said\n",
 }
-SHARED = "#!/bin/bash\ncat /shared/said && echo 1 > /logs/verifier/reward.txt\n"
+SHARED = """#!/bin/bash
+cat /shared/said || exit
+(exec 3<>/dev/tcp/api/9) 2>&1 | grep -q refused && echo 1 > /logs/verifier/reward.txt
+"""
 APART = "#!/bin/bash\ncat /app/own /srv/seen; echo 1 > /logs/verifier/reward.txt\n"
 
 

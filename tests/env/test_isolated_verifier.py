@@ -91,14 +91,16 @@ async def test_6_5_a_verification_that_raises_is_tried_three_times_and_is_no_zer
     kind = type("Iso", (Iso,), {hook: vf.reward(booms) if hook == "right" else booms})
     trace = await verified(local, iso(kind), f"echo 42 > {ANSWER}")
     assert len(tries) == 3
-    said = "verifier staging" if hook == "stage_verifier" else "task Iso scoring"
+    said = "verifier staging" if hook == "stage_verifier" else "reward right of task iso"
     assert trace.reason == f"{said}: RuntimeError: stage boom"
     assert (trace.status, trace.ok, trace.to_record()["reward"]) == (vf.Status.SCORING_ERROR, False, None)
     assert trace.verifier["failed_attempts"] == [trace.reason] * 2
     assert [error["type"] for error in trace.errors] == ["task"]
 
 
-async def test_a_verification_that_works_at_the_second_try_is_whole(local: LocalProvider) -> None:
+async def test_a_verification_that_works_at_the_second_try_is_whole(
+    local: LocalProvider, caplog: pytest.LogCaptureFixture
+) -> None:
     tries: list[int] = []
 
     class Shaky(Iso):
@@ -112,7 +114,8 @@ async def test_a_verification_that_works_at_the_second_try_is_whole(local: Local
 
     trace = await verified(local, iso(Shaky), f"echo 42 > {ANSWER}")
     assert (trace.status, trace.reward, trace.ok, trace.reason) == (vf.Status.SCORED, 0.5, True, None)
-    assert trace.verifier["failed_attempts"] == ["task Shaky scoring: RuntimeError: for once"]
+    assert trace.verifier["failed_attempts"] == ["reward right of task iso: RuntimeError: for once"]
+    assert "iso #0: separate verifier, attempt 1/3 failed (reward right of task iso: " in caplog.text
 
 
 async def test_6_5_a_missing_artifact_is_the_agents_account(local: LocalProvider) -> None:

@@ -49,3 +49,11 @@ def test_a_reply_in_between_begins_the_count_again() -> None:
     assert at.fails(30, trace) == []
     at.waiting.forget(trace)
     assert at.fails(60, trace) == []
+
+
+def test_what_the_gateway_and_its_client_both_tell_is_said_and_counted_once() -> None:
+    at, trace = At(), Trace()
+    for now in (0, 5, 12):
+        at.fails(now, trace, "http://127.0.0.1:8000/v1 answered 500: oops")
+        at.fails(now, trace)
+    assert at.notes == ["waiting for the model: http://127.0.0.1:8000/v1 answered 500: oops (tried 3 times in 12 s)"]

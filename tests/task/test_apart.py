@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from forkyard.sandbox import NO_NETWORK, PUBLIC, Network
-from forkyard.task import load_task
+from forkyard.sandbox import NO_NETWORK, PUBLIC, Network, SandboxSpec
+from forkyard.sandbox.local import LocalProvider
+from forkyard.task import invoke, load_task
+from forkyard.trace import Status, Trace
 from tests.task.conftest import MakeTask
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
@@ -93,3 +97,19 @@ def test_a_task_in_python_is_its_own(make_task: MakeTask) -> None:
 
     task = Task(TaskData(name="t"))
     assert task.for_verifier() is task
+
+
+async def test_a_script_that_the_image_brings_without_its_exec_bit_is_given_it(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    task = load_task(make_task({"task.toml": SEPARATE, "tests/Dockerfile": "FROM a\nCOPY . /tests/\n"}), {})
+    trace = Trace()
+    async with LocalProvider(tmp_path / "home") as provider:
+        sandbox = await provider.create(SandboxSpec(image="host"))
+        try:
+            await sandbox.write("/tests/test.sh", b"#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n", 0o644)
+            await invoke(task.for_verifier().stage_verifier, trace=trace, runtime=sandbox)
+            await task.for_verifier().score(trace, sandbox)
+        finally:
+            await sandbox.close()
+    assert (trace.status, trace.reward) == (Status.SCORED, 1.0)

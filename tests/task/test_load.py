@@ -177,7 +177,8 @@ def test_what_only_some_machines_are_is_a_need(text: str, feature: Feature, fiel
 
 
 def test_several_containers_are_a_need_of_the_file_that_says_them(make_task: MakeTask) -> None:
-    root = make_task({"environment/docker-compose.yaml": "services: {main: {image: x}}", "environment/Dockerfile": None})
+    compose = "services: {main: {image: x}}"
+    root = make_task({"environment/docker-compose.yaml": compose, "environment/Dockerfile": None})
     task = load_task(root, {})
     assert Feature.COMPOSE in task.needs
     assert task.where("compose") == str(root / "environment/docker-compose.yaml")

@@ -185,14 +185,14 @@ async def test_of_several_failures_the_reason_names_one_and_counts_the_others() 
         def broken(self) -> float:
             raise TypeError("boom")
 
-        @metric
+        @reward
         def crooked(self) -> float:
             return float("nan")
 
     trace = said("")
     with pytest.raises(TaskError):
         await Failing(Data(name="t", answer="x")).score(trace)
-    assert trace.reason == "metric crooked of task t: ValueError: 'crooked' is nan, not a finite number (and 1 more)"
+    assert trace.reason == "reward broken of task t: TypeError: boom (and 1 more)"
 
 
 async def test_a_failing_model_or_machine_is_left_to_the_caller_to_judge() -> None:

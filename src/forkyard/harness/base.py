@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from forkyard.model import Endpoint, Model, Sampling
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task, ToolServer
 from forkyard.trace import AgentLimits, Trace
+
+_NOT_GIVEN = frozenset({"endpoint", "secret", "mcp_urls", "data", "tool_interception_url"})  # as `verifiers.v1` gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,13 @@ class Harness(ABC):
         super().__init_subclass__(**kwargs)
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
+        launch = vars(cls).get("launch")
+        if launch is not None and (foreign := _NOT_GIVEN.intersection(inspect.signature(launch).parameters)):
+            raise TypeError(
+                f"{cls.__name__}.launch asks for {', '.join(sorted(foreign))}; write launch(self, ctx, task, trace, "
+                "runtime): the address and the key are ctx.endpoint.base_url and ctx.endpoint.key (with needs_endpoint "
+                "= True), tool servers are ctx.tools, and data is task.data"
+            )
 
     def problems(self, task: Task) -> list[str]:
         """Why it cannot play a task, one sentence each; asked of every task before a run starts."""

@@ -27,8 +27,9 @@ class ChatModel:
     """Asks one model of one endpoint; safe for any number of calls at once in one event loop.
 
     `timeout` bounds one request in seconds; `retry_seconds` is how long a call goes on asking after its first
-    failure (at most two minutes of 5xx in a row that name no `Retry-After`). The key is sent to the endpoint and appears nowhere else. A `Place` also names
-    the settings it is from. With a `transport` requests go there; `recorded` says that it puts them on the record.
+    failure (at most two minutes of 5xx in a row that name no `Retry-After`). The key is sent to the endpoint and
+    appears nowhere else. A `Place` also names the settings it is from. With a `transport` requests go there;
+    `recorded` says that it puts them on the record.
     """
 
     def __init__(

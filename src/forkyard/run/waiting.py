@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forkyard.trace import Trace
 
@@ -17,7 +18,7 @@ KINDS_KEPT = 100
 class _Failing:
     steps: int
     since: float
-    tries: int = 0
+    tries: Counter[str] = field(default_factory=Counter)  # by who tells: the gateway and who asks it tell both
 
 
 class Waiting:
@@ -35,14 +36,16 @@ class Waiting:
         failing = self._failing.get(trace.id)
         if failing is None or failing.steps != trace.steps:  # the model has replied in between
             failing = self._failing[trace.id] = _Failing(trace.steps, now)
-        failing.tries += 1
-        kind = why.split(": ", 1)[0]  # what follows may quote a number that is another for each request
+        head = why.split(": ", 1)[0]  # what follows may quote a number that is another for each request
+        failing.tries[head] += 1
+        tries = failing.tries[head]
+        kind = head.split(" ", 1)[-1]  # without the address
         if now - failing.since + pause < PATIENCE or now - self._said.get(kind, -BETWEEN) < BETWEEN:
             return
         if len(self._said) >= KINDS_KEPT:
             self._said.clear()
         self._said[kind] = now
-        tried = f"tried {failing.tries} times in {now - failing.since:.0f} s" if failing.tries > 1 else "tried once"
+        tried = f"tried {tries} times in {now - failing.since:.0f} s" if tries > 1 else "tried once"
         asked = f"; it asks to be left alone for {pause:.0f} s" if pause else ""
         self._note(f"waiting for the model: {why} ({tried}{asked})")
 

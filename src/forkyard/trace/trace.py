@@ -19,7 +19,7 @@ from typing_extensions import TypeVar
 from forkyard.errors import RolloutError
 from forkyard.trace.calls import ModelCall, Usage
 from forkyard.trace.fields import Fields
-from forkyard.trace.graph import Branch, Graph
+from forkyard.trace.graph import Branch, Graph, Node
 from forkyard.trace.messages import AssistantMessage, Message, Messages, Talk, ToolMessage, text_of, typed
 from forkyard.trace.values import Reward, Slot, Status, Timing
 from forkyard.values import new_id, tail
@@ -76,6 +76,7 @@ class Trace(Generic[DataT, StateT, AgentT]):
     def __post_init__(self) -> None:
         if not isinstance(self.messages, Talk):
             self.messages = Talk(self.messages)
+        self.timing.start = self.started
 
     @property
     def reward(self) -> float | None:
@@ -118,6 +119,11 @@ class Trace(Generic[DataT, StateT, AgentT]):
     def num_turns(self) -> int:
         """How many replies the model gave; an assistant's message that came with a prompt is none."""
         return self.graph.turns or self.steps
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every message of every history, in the order of their making: the nodes of `graph`."""
+        return self.graph.nodes
 
     @property
     def branches(self) -> list[Branch]:

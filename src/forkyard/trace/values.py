@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 _FULL = 1 - 1e-9  # a sum of weighted rewards may miss 1 by rounding
@@ -42,6 +42,37 @@ def is_full(reward: float | None) -> bool:
     return reward is not None and reward >= _FULL
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when to when, in seconds since 1970; without a length when it never was."""
+
+    start: float
+    end: float
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds that are not in one piece."""
+
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpan(Span):
+    """The agent's time, and how much of it the model and the harness took."""
+
+    model: Spent
+    harness: Spent
+
+
+_PHASES = ("fork_ms", "setup_ms", "agent_ms", "grade_ms")
+
+
 @dataclass(slots=True)
 class Timing:
     """Milliseconds spent in each phase; None until the phase has run."""
@@ -51,6 +82,34 @@ class Timing:
     agent_ms: float | None = None
     grade_ms: float | None = None
     model_ms: float = 0.0  # inside agent_ms: waiting for the model, retries included
+    start: float = field(default=0.0, compare=False)  # when the trace was minted
+
+    # The same as spans, one after the other: what lies between two phases is not measured.
+
+    @property
+    def boot(self) -> Span:
+        """Getting the sandbox."""
+        return self._span("fork_ms")
+
+    @property
+    def setup(self) -> Span:
+        """The task's and the harness's setup."""
+        return self._span("setup_ms")
+
+    @property
+    def agent(self) -> AgentSpan:
+        """The agent at work."""
+        span, model = self._span("agent_ms"), self.model_ms / 1000
+        return AgentSpan(span.start, span.end, Spent(model), Spent(max(0.0, span.duration - model)))
+
+    @property
+    def scoring(self) -> Span:
+        """Grading, from `Task.finalize` on."""
+        return self._span("grade_ms")
+
+    def _span(self, name: str) -> Span:
+        start = self.start + sum(getattr(self, phase) or 0.0 for phase in _PHASES[: _PHASES.index(name)]) / 1000
+        return Span(start, start + (getattr(self, name) or 0.0) / 1000)
 
 
 @dataclass(frozen=True, slots=True)

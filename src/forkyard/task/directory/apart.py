@@ -21,7 +21,10 @@ from forkyard.task.directory.healthcheck import wait_until_healthy
 from forkyard.task.directory.placing import TESTS, make_directories
 from forkyard.task.directory.resources import resources_of
 from forkyard.task.directory.task import DirectoryTask
+from forkyard.task.directory.verifier import ROOT, SYSTEM_PATH
 from forkyard.trace import Trace
+
+_CHMOD_SECONDS = 60.0
 
 
 class NoTestsError(TaskError):
@@ -101,7 +104,10 @@ class ApartTask(DirectoryTask):
         return same_image and not self._is_built_of_tests
 
     async def stage_verifier(self, trace: Trace, runtime: Sandbox) -> None:
-        """Put tests/ at /tests, unless the image is to hold them. Raises NoTestsError when it does not."""
+        """Put tests/ at /tests, unless the image is to hold them: then the script is made executable.
+
+        Raises NoTestsError when the image does not hold it.
+        """
         if self._brings_tests:
             await super().stage_verifier(trace, runtime)
             return
@@ -113,3 +119,5 @@ class ApartTask(DirectoryTask):
                 f"{built} has no {TESTS}/test.sh, and a verifier's own image has to hold it: "
                 "write `COPY . /tests/` into the Dockerfile it is built from"
             ) from err
+        # COPY keeps the mode, and a checkout may have lost it. What cannot be done is told when the script is run.
+        await runtime.run(["chmod", "+x", f"{TESTS}/test.sh"], SYSTEM_PATH, cwd="/", user=ROOT, timeout=_CHMOD_SECONDS)

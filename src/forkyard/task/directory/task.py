@@ -296,7 +296,6 @@ class DirectoryTask(Task[TaskData]):
             workdir=self.data.workdir,
             beside=trace.verifier.get("mode") == "shared",
             other_user=self.data.agent_user not in _ROOT,
-            as_found=not self.part.tests,
             flaw=self.part.flaw,
             secrets=self.secrets,
         )

@@ -53,7 +53,7 @@ class TestRun:
     """How the script is run.
 
     `beside` says that processes of the agent may be alive, `other_user` that they are of another user than the
-    verifier and none of them root, `as_found` that the script came with the image: it may lack the exec bit. `flaw` is what is wrong with the script's first line, `secrets` must not show on a
+    verifier and none of them root. `flaw` is what is wrong with the script's first line, `secrets` must not show on a
     record.
     """
 
@@ -66,7 +66,6 @@ class TestRun:
     workdir: str | None = None
     beside: bool = False
     other_user: bool = False
-    as_found: bool = False
     flaw: str | None = None
     secrets: Secrets = _NO_SECRETS
 
@@ -99,8 +98,6 @@ async def verify(runtime: Sandbox, tests: TestRun) -> tuple[Verdict, dict[str, A
             if meddled := await _bait(runtime):
                 return meddled, facts_of(meddled)
             await empty_logs(runtime)
-        if tests.as_found:
-            await runtime.run(["chmod", "+x", tests.script], SYSTEM_PATH, cwd="/", user=ROOT, timeout=tests.timeout)
         result = await _run(runtime, tests)
         verdict = await _judge(runtime, tests, result, beside)
     except (SandboxLost, EngineLost):

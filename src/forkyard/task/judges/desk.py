@@ -1,4 +1,4 @@
-"""How a verifier that is a program in a sandbox reaches a model: an address there, which the caller of `score` opens."""
+"""How a verifier that is a program in a sandbox reaches a model: at an address that whoever has `score` run opens."""
 
 from __future__ import annotations
 

@@ -1,0 +1,317 @@
+"""What every sandbox has in common whose PID 1 is ours, whatever makes its walls: namespaces, or a container.
+
+A `HeldLive` is what exists while one runs; a `HeldSandbox` is the protocol over it. How a disk is come by, sealed and
+given up is the business of the classes under these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import signal
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from forkyard.errors import SandboxError, SandboxLost
+from forkyard.sandbox.common import DEFAULT_PATH, check_command, not_started, path_error
+from forkyard.sandbox.local.archives import pull, push
+from forkyard.sandbox.local.channel import Channel, CwdError
+from forkyard.sandbox.local.commands import Commands
+from forkyard.sandbox.local.contents import read_file, write_file
+from forkyard.sandbox.local.network import Outlet, open_connection, open_port
+from forkyard.sandbox.local.turns import Turns
+from forkyard.sandbox.network import Network, Visit
+from forkyard.sandbox.tail import Allowance
+from forkyard.sandbox.values import (
+    ARCHIVE_LIMIT,
+    OUTPUT_LIMIT,
+    READ_LIMIT,
+    EndedBy,
+    ImageConfig,
+    OnOutput,
+    ProgramResult,
+)
+from forkyard.values import MIB
+
+
+class HeldLive(ABC):
+    """A PID 1 that answers, and the commands it runs. It ends with the socket to it."""
+
+    NOT_SET_UP: ClassVar[str] = "a sandbox could not be set up"
+    NOT_HALTED: ClassVar[str] = "the sandbox cannot be halted"
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._output_kills = 0
+        self._clearing: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self.channel = Channel(sock, self._ended)
+        self.commands = Commands(self.channel, self._give_up)
+
+    async def boot(self, spec: dict[str, Any]) -> None:
+        """Have its walls closed; SandboxError says why they could not be."""
+        try:
+            await self.channel.request("boot", **spec)
+        except (OSError, ValueError) as err:
+            raise SandboxError(f"{self.NOT_SET_UP}: {err}") from err
+
+    def bound_output(self, allowance: Allowance) -> None:
+        """Bound what its commands write."""
+        self.commands.allowance = allowance
+        allowance.over = self._output_over
+
+    def _output_over(self) -> None:
+        if self._clearing is None or self._clearing.done():
+            self._output_kills += 1
+            self._clear_soon()
+
+    def _clear_soon(self) -> None:
+        self._clearing = self._loop.create_task(self._cleared())
+
+    async def _cleared(self) -> None:
+        with suppress(SandboxError, OSError):  # it is gone already
+            await self.clear()
+
+    async def clear(self) -> None:
+        """Kill every process but PID 1."""
+        await self.channel.request("clear")
+
+    @property
+    @abstractmethod
+    def kills(self) -> dict[EndedBy, int]:
+        """How often its processes were killed for each of its limits."""
+
+    async def is_quiet(self) -> bool:
+        """Whether no process but PID 1 is there."""
+        try:
+            await self.channel.request("quiet")
+        except BlockingIOError:
+            return False
+        return True
+
+    async def halt(self) -> None:
+        """Bring every process but PID 1 to a halt; SandboxError when they do not come to rest."""
+        try:
+            await self.channel.request("halt")
+        except OSError as err:
+            raise SandboxError(f"{self.NOT_HALTED}: {err.strerror or err}") from err
+
+    async def go(self) -> None:
+        """Let go on what `halt` halted."""
+        await self.channel.request("go")
+
+    def _ended(self) -> None:
+        self.commands.close()
+
+    @abstractmethod
+    async def kill(self, why: str) -> None:
+        """End everything inside; returns when all of it is gone."""
+
+    @abstractmethod
+    def _give_up(self, why: str) -> None:
+        """End it without waiting: it does not keep what it must."""
+
+
+LiveT = TypeVar("LiveT", bound=HeldLive)
+
+
+class HeldSandbox(ABC, Generic[LiveT]):
+    """A `Sandbox` as the host process holds it: `live` while it runs, its `config` always."""
+
+    def __init__(self, config: ImageConfig, output_mb: int | None, outlet: Outlet, live: LiveT | None) -> None:
+        self._env = {"PATH": DEFAULT_PATH, **config.env}
+        self._workdir = config.workdir or "/"
+        self._user = config.user
+        self._live = live
+        self._outlet = outlet
+        self._paused = self._closed = False
+        self._closing: asyncio.Future[None] | None = None
+        self._turns = Turns()
+        self._allowance = None if output_mb is None else Allowance(output_mb * MIB)
+        self._bound_output()
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The provider's identifier of this sandbox."""
+
+    def _open_still(self) -> None:
+        if self._closed:
+            raise SandboxLost(f"sandbox {self.id[:12]} is closed")
+
+    def _running(self) -> LiveT:
+        self._open_still()
+        if self._live is None:
+            raise SandboxError(f"sandbox {self.id[:12]} is stopped: start it, or fork it")
+        return self._live
+
+    def _acting(self) -> LiveT:
+        live = self._running()
+        if self._paused:
+            raise SandboxError(f"sandbox {self.id[:12]} is paused: resume it, or fork it")
+        return live
+
+    def _bound_output(self) -> None:
+        if self._live is not None and self._allowance is not None:
+            self._live.bound_output(self._allowance)
+
+    async def run(
+        self,
+        argv: Sequence[str] | str,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+        on_output: OnOutput | None = None,
+    ) -> ProgramResult:
+        """Run a command to its end (see the protocol)."""
+        command = ["/bin/sh", "-c", argv] if isinstance(argv, str) else list(argv)
+        variables = {**self._outlet.env, **self._env, **(env or {})}
+        check_command(command, variables)
+        live, directory = self._acting(), self._path(cwd or ".")
+        who = self._user if user is None else user
+        who = "" if who in ("root", "0", "0:0", "root:root") else who
+        self._check_user(who)
+        if self._allowance and self._allowance.used_up:
+            return ProgramResult(-signal.SIGKILL, ended_by="output")
+        fields = {"argv": command, "env": variables, "cwd": directory, "user": who}
+        before = live.kills
+        try:
+            result = await live.commands.run(
+                "run", fields, stdin=stdin, timeout=timeout, limits=(output_limit, output_limit), on_output=on_output
+            )
+        except CwdError as err:
+            told = OSError(err.errno, f"cannot run a command there: {err.strerror}")
+            raise path_error(told, cwd or directory) from err
+        except OSError as err:
+            return not_started(command[0], err)
+        hit = None if result.ok else next((why for why, kills in live.kills.items() if kills > before[why]), None)
+        return replace(result, ended_by=hit) if hit else result
+
+    def _check_user(self, user: str) -> None:
+        """Raise ValueError for a user, "" being root, as whom nothing can be run."""
+
+    def _path(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join(self._workdir, path))
+
+    async def read(self, path: str, max_bytes: int = READ_LIMIT) -> bytes:
+        """The content of a regular file (see the protocol)."""
+        return await read_file(self._running().channel, path, self._path(path), max_bytes)
+
+    async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a whole file (see the protocol)."""
+        await write_file(self._acting().channel, path, self._path(path), data, mode)
+
+    async def pull(self, path: str, exclude: Sequence[str] = (), max_bytes: int = ARCHIVE_LIMIT) -> bytes:
+        """A tar archive of a file or tree (see the protocol)."""
+        return await pull(self._acting().commands, path, self._path(path), exclude, max_bytes)
+
+    async def push(self, archive: bytes, path: str = "/", *, layer: bool = False) -> None:
+        """Unpack a tar archive (see the protocol)."""
+        await push(self._acting().commands, path, self._path(path), archive, layer)
+
+    async def listen(self, port: int) -> socket.socket:
+        """A listening socket on the sandbox's loopback (see the protocol)."""
+        return await open_port(self._running().channel, port)
+
+    async def connect(self, port: int) -> socket.socket:
+        """A connection to a port of the sandbox's loopback (see the protocol)."""
+        return await open_connection(self._running().channel, port)
+
+    @property
+    def visits(self) -> tuple[Visit, ...]:
+        """What was asked for through the door (see the protocol)."""
+        return tuple(self._outlet.visits)
+
+    async def set_network(self, network: Network) -> None:
+        """Reach another network from now on (see the protocol)."""
+        async with self._turns.one:
+            self._open_still()
+            await self._outlet.change(network)
+            if self._live is not None:
+                await self._follow_network()
+
+    async def _follow_network(self) -> None:
+        """Make inside what the network wants there."""
+
+    async def on_network(self, network: Network) -> Self:
+        """This sandbox, just started, on its network; it is closed when that cannot be had."""
+        if network.mode != "none":
+            try:
+                await self.set_network(network)
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def is_quiet(self) -> bool:
+        """Whether no process runs in it (see the protocol)."""
+        return await self._running().is_quiet()
+
+    @asynccontextmanager
+    async def _halted(self, live: LiveT) -> AsyncIterator[None]:
+        if self._paused:
+            yield
+            return
+        try:
+            await live.halt()
+            yield
+        finally:  # also when they did not come to rest
+            with suppress(SandboxError):  # it died: what was copied of it is whole
+                await live.go()
+
+    async def pause(self) -> None:
+        """Bring every process to a halt; a paused sandbox stays as it is."""
+        await self._turns.whole(self._pause)
+
+    async def _pause(self) -> None:
+        live = self._running()
+        if self._paused:
+            return
+        try:
+            await live.halt()
+        except SandboxError:
+            with suppress(SandboxError):
+                await live.go()
+            raise
+        self._paused = True
+
+    async def resume(self) -> None:
+        """Let every process go on; a running sandbox stays as it is."""
+        await self._turns.whole(self._resume)
+
+    async def _resume(self) -> None:
+        live = self._running()
+        if self._paused:
+            await live.go()
+            self._paused = False
+
+    async def stop(self) -> None:
+        """End every process; the disk stays. A stopped sandbox stays as it is."""
+        await self._turns.whole(self._stop)
+
+    async def start(self) -> None:
+        """Bring a stopped sandbox up again on its own disk; a running one stays as it is."""
+        await self._turns.whole(self._start)
+
+    async def close(self) -> None:
+        """End the sandbox and forget its disk; closing twice is fine, and a cancelled close still happens."""
+        if self._closing is None or (self._closing.done() and self._closing.exception()):
+            self._closed = True
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    @abstractmethod
+    async def _stop(self) -> None: ...
+
+    @abstractmethod
+    async def _start(self) -> None: ...
+
+    @abstractmethod
+    async def _close(self) -> None: ...

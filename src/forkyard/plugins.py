@@ -67,6 +67,17 @@ def load(kind: Kind, name: str) -> Factory:
     return cast(Factory, loaded)
 
 
+def load_class(kind: Kind, name: str, base: type[Any], called: str) -> type[Any]:
+    """The class behind a name, derived from `base`, which users know as `called`. Raises ConfigError as `load` does."""
+    found = load(kind, name)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{kind.noun} {name!r} is not a class derived from {called}")
+    if inspect.isabstract(found):
+        missing = ", ".join(f"{method}()" for method in sorted(vars(found)["__abstractmethods__"]))
+        raise ConfigError(f"{kind.noun} {name!r} does not define {missing}")
+    return found
+
+
 def make(kind: Kind, name: str, factory: Factory, options: Mapping[str, Any]) -> Any:
     """Call `factory` with `options`, each turned into what its parameter's annotation says, a path for example.
 

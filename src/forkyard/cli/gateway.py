@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from forkyard.cli.options import option
+from forkyard.cli.options import BaseUrl, KeyVariable, Prices, option
 from forkyard.cli.output import complain, say
 from forkyard.env.config import BudgetConfig
 from forkyard.errors import ConfigError
@@ -27,15 +27,9 @@ def gateway(  # noqa: PLR0913 - one parameter for each option is how typer is to
     upstreams: Annotated[
         Path | None, option("--upstreams", metavar="FILE", help="A TOML table of providers, in place of variables.")
     ] = None,
-    base_url: Annotated[
-        str | None, option("--base-url", metavar="URL", help="The model's endpoint. [$OPENAI_BASE_URL]")
-    ] = None,
-    api_key_env: Annotated[
-        str, option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")
-    ] = KEY_VARIABLE,
-    prices: Annotated[
-        Path | None, option("--prices", metavar="FILE", help="A TOML table of prices, before the one that comes along.")
-    ] = None,
+    base_url: BaseUrl = None,
+    api_key_env: KeyVariable = KEY_VARIABLE,
+    prices: Prices = None,
     budget_usd: Annotated[
         float | None, option("--budget-usd", metavar="USD", min=0.000001, help="What all calls together may cost.")
     ] = None,

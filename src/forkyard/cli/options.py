@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -25,6 +26,13 @@ class Verbatim(typer.core.TyperCommand):
 def option(*flags: str, **more: Any) -> Any:
     """An option as typer knows it."""
     return typer.Option(*flags, show_envvar=False, **more)
+
+
+BaseUrl = Annotated[str | None, option("--base-url", metavar="URL", help="The model's endpoint. [$OPENAI_BASE_URL]")]
+KeyVariable = Annotated[str, option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")]
+Prices = Annotated[
+    Path | None, option("--prices", metavar="FILE", help="A TOML table of prices, before the one that comes along.")
+]
 
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:

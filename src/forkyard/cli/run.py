@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import forkyard.run as runs
-from forkyard.cli.options import option, pairs, share
+from forkyard.cli.options import BaseUrl, KeyVariable, Prices, option, pairs, share
 from forkyard.cli.playing import ended, progress_for
 from forkyard.errors import ConfigError
 from forkyard.harness import HARNESSES
@@ -73,12 +73,8 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     ak: Annotated[
         list[str] | None, option("--ak", metavar="KEY=VALUE", help="An option of the harness; repeatable.")
     ] = None,
-    base_url: Annotated[
-        str | None, option("--base-url", metavar="URL", help="The model's endpoint. [$OPENAI_BASE_URL]")
-    ] = None,
-    api_key_env: Annotated[
-        str, option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")
-    ] = runs.KEY_VARIABLE,
+    base_url: BaseUrl = None,
+    api_key_env: KeyVariable = runs.KEY_VARIABLE,
     upstreams: Annotated[
         Path | None, option("--upstreams", metavar="FILE", help="A TOML table of endpoints, in place of these two.")
     ] = None,
@@ -97,9 +93,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     budget_usd: Annotated[
         float | None, option("--budget-usd", metavar="USD", min=0.000001, help="What all models together may cost.")
     ] = None,
-    prices: Annotated[
-        Path | None, option("--prices", metavar="FILE", help="A TOML table of prices, before the one that comes along.")
-    ] = None,
+    prices: Prices = None,
     limit: Annotated[int | None, option("-l", "--limit", metavar="N", min=1, help="Play only the first tasks.")] = None,
     fail_under: Annotated[
         float | None,

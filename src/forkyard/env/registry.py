@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +11,7 @@ from forkyard.env.env import Env
 from forkyard.env.isolated_verifier import IsolatedVerifierEnv
 from forkyard.env.single import SingleAgentEnv
 from forkyard.env.user_sim import UserSimEnv
-from forkyard.errors import ConfigError
-from forkyard.plugins import Kind, load, names
+from forkyard.plugins import Kind, load_class, names
 
 ENVS: Mapping[str, type[Env[Any]]] = {
     env.id: env
@@ -36,9 +34,4 @@ def env_names() -> list[str]:
 
 def env_class(name: str) -> type[Env[Any]]:
     """The env of that name or at "module:Class", not made yet. Raises ConfigError."""
-    found = load(_KIND, name)
-    if not (isinstance(found, type) and issubclass(found, Env)):
-        raise ConfigError(f"env {name!r} is not a class derived from forkyard.Env")
-    if inspect.isabstract(found):
-        raise ConfigError(f"env {name!r} does not define run()")
-    return found
+    return load_class(_KIND, name, Env, "forkyard.Env")

@@ -24,7 +24,7 @@ from forkyard.gateway.dialects import Answered, Asked
 from forkyard.gateway.gateway import Gateway
 from forkyard.gateway.headers import Headers, value_of
 from forkyard.gateway.route import Route
-from forkyard.gateway.serving import App, Receive, Scope, Send
+from forkyard.gateway.serving import App, Receive, Scope, Send, read_body, send_json
 from forkyard.gateway.terms import RefusedError
 from forkyard.secrets import redact
 from forkyard.trace import Graph, ModelCall, Trace
@@ -70,9 +70,10 @@ class Desk:
         try:
             reply = await self._rollouts(scope["method"], path, list(scope["headers"]), receive)
         except RefusedError as err:
-            await _say(send, err.status, {"error": {"message": str(err), "code": err.code}})
+            status, reply = err.status, {"error": {"message": str(err), "code": err.code}}
         else:
-            await _say(send, 200, reply)
+            status = 200
+        await send_json(send, status, json.dumps(reply).encode())
 
     async def close(self) -> None:
         """End every route."""
@@ -90,7 +91,10 @@ class Desk:
         if method == "POST" and path == PATH:
             if len(self._routes) >= ROLLOUTS:
                 raise RefusedError(429, f"{ROLLOUTS} rollouts are open: end some", "too_many")
-            wanted = _wanted(await _body(receive))
+            body = await read_body(receive, BODY_LIMIT)
+            if body is None:
+                raise RefusedError(413, "the request is too large", "too_large")
+            wanted = _wanted(body)
             try:
                 return self._open(wanted)
             except ConfigError as err:
@@ -129,27 +133,9 @@ def _token(headers: Headers) -> str:
     return bearer.partition(" ")[2].strip() if bearer else value_of(headers, b"x-api-key")
 
 
-async def _body(receive: Receive) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > BODY_LIMIT:
-            raise RefusedError(413, "the request is too large", "too_large")
-        if not message.get("more_body"):
-            return bytes(body)
-
-
 def _wanted(body: bytes) -> _Wanted:
     try:
         return _Wanted.model_validate_json(body or b"{}")
     except ValidationError as err:
         said = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the body'}: {item['msg']}" for item in err.errors())
         raise RefusedError(400, said, "bad_rollout") from None
-
-
-async def _say(send: Send, status: int, content: dict[str, Any]) -> None:
-    body = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

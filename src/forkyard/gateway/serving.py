@@ -168,12 +168,27 @@ async def _pass_on(reply: Outgoing, send: Send) -> None:
 
 async def _tell(send: Send, dialect: Dialect, status: int, message: str, code: str) -> None:
     """Tell an error in a dialect. What was refused is not worth trying again, and clients are told so."""
-    body = dialect.error(status, message, code)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status < 500:
-        headers.append((b"x-should-retry", b"false"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    final = [(b"x-should-retry", b"false")] if status < 500 else []
+    await send_json(send, status, dialect.error(status, message, code), *final)
+
+
+async def send_json(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    """Answer with a whole body of JSON."""
+    about = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": about})
     await send({"type": "http.response.body", "body": body})
+
+
+async def read_body(receive: Receive, limit: int) -> bytes | None:
+    """A request's body; None when it is larger than `limit` bytes, or its client goes before its end."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if message["type"] == "http.disconnect" or len(body) > limit:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
 
 
 def _without_version(path: str) -> str:

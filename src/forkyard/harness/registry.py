@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import cast
 
-from forkyard.errors import ConfigError
 from forkyard.harness.base import Harness
 from forkyard.harness.bash import BashHarness
 from forkyard.harness.claude_code import ClaudeCodeHarness
@@ -16,7 +14,7 @@ from forkyard.harness.nop import NopHarness
 from forkyard.harness.null import NullHarness
 from forkyard.harness.oracle import OracleHarness
 from forkyard.harness.scripted import ScriptedHarness
-from forkyard.plugins import Kind, load, make
+from forkyard.plugins import Kind, load_class, make
 
 HARNESSES: Mapping[str, type[Harness]] = {
     harness.name: harness
@@ -45,9 +43,4 @@ def make_harness(name: str, options: Mapping[str, str] | None = None) -> Harness
 
 def harness_class(name: str) -> type[Harness]:
     """The class behind a name, without making one. Raises ConfigError."""
-    found = load(_KIND, name)
-    if not (isinstance(found, type) and issubclass(found, Harness)):
-        raise ConfigError(f"harness {name!r} is not a class derived from forkyard.harness.Harness")
-    if inspect.isabstract(found):
-        raise ConfigError(f"harness {name!r} does not define launch()")
-    return found
+    return load_class(_KIND, name, Harness, "forkyard.harness.Harness")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, Self
 
 from forkyard.trace import Message, Usage
 
@@ -21,6 +21,13 @@ class Sampling:
     max_tokens: int | None = None
     seed: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """What values by name say; those under other names are the extra ones."""
+        own = {each.name for each in fields(cls)} - {"extra"}
+        known = {name: value for name, value in values.items() if name in own}
+        return cls(**known, extra={name: value for name, value in values.items() if name not in own})
 
 
 PLAIN = Sampling()

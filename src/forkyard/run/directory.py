@@ -169,11 +169,16 @@ def _locked(path: Path) -> int:
         fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as err:
         raise ConfigError(f"{path} cannot be written: {err.strerror}") from None
+    return held(fd, path, fcntl.LOCK_EX)
+
+
+def held(fd: int, run: Path, how: int) -> int:
+    """The open lock file of a run, locked. Raises ConfigError, having closed it, while another process plays it."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise ConfigError(f"{path} is being played by another process: wait until it has ended") from None
+        raise ConfigError(f"{run} is being played by another process: wait until it has ended") from None
     return fd
 
 

@@ -122,10 +122,7 @@ def seat_of(
 
 def sampling_of(run: SamplingConfig, agent: SamplingConfig) -> Sampling:
     """How an agent samples: as the run does, but for what it says itself."""
-    known = ("temperature", "top_p", "max_tokens", "seed")
-    given: dict[str, Any] = {**run.model_dump(exclude_none=True), **agent.model_dump(exclude_none=True)}
-    extra = {key: value for key, value in given.items() if key not in known}
-    return Sampling(**{key: given[key] for key in known if key in given}, extra=extra)
+    return Sampling.of({**run.model_dump(exclude_none=True), **agent.model_dump(exclude_none=True)})
 
 
 def agent_configs(env: Env[Any]) -> dict[str, AgentConfig]:

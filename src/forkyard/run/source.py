@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from forkyard.errors import ConfigError
-from forkyard.run.directory import LOCK_FILE
+from forkyard.run.directory import LOCK_FILE, held
 from forkyard.run.plan import Plan, read_plan
 from forkyard.trace.store import TRACES_FILE, Record, TaskSample, read_traces, slot_of
 
@@ -83,9 +83,4 @@ def _shared(path: Path) -> int | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise ConfigError(f"{path.parent} is being played by another process: wait until it has ended") from None
-    return fd
+    return held(fd, path.parent, fcntl.LOCK_SH)

@@ -20,7 +20,7 @@ from mcp.types import Tool as McpTool
 from forkyard.errors import ForkyardError, StoppedError
 from forkyard.gateway.headers import Headers, value_of
 from forkyard.gateway.listening import Listener, serve_inside
-from forkyard.gateway.serving import Receive, Scope, Send, until_gone
+from forkyard.gateway.serving import Receive, Scope, Send, read_body, send_json, until_gone
 from forkyard.harness import Server, Toolbox
 from forkyard.harness.toolbox import ENDED
 from forkyard.sandbox import Sandbox
@@ -150,18 +150,9 @@ async def _body(headers: Headers, receive: Receive) -> bytes | None:
     announced = value_of(headers, b"content-length")
     if announced.isdigit() and int(announced) > BODY_LIMIT:
         return None
-    pieces: list[bytes] = []
-    size = 0
     try:
         async with asyncio.timeout(_SECONDS):
-            while True:
-                message = await receive()
-                pieces.append(message.get("body", b""))
-                size += len(pieces[-1])
-                if message["type"] == "http.disconnect" or size > BODY_LIMIT:
-                    return None
-                if not message.get("more_body"):
-                    return b"".join(pieces)
+            return await read_body(receive, BODY_LIMIT)
     except TimeoutError:
         return None
 
@@ -181,7 +172,4 @@ def _replayed(body: bytes) -> Receive:
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"error": message}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_json(send, status, json.dumps({"error": message}).encode())

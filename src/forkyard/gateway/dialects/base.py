@@ -127,6 +127,18 @@ def plain_sampling(sampling: Sampling) -> Body:
     return {name: value for name, value in values.items() if value is not None} | dict(sampling.extra)
 
 
+def sampled_within(body: Body, sampling: Sampling, limit: str, holder: str) -> Body:
+    """A sampling's members where the bound of tokens is called `limit`, and the effort lies in the table `holder`."""
+    changed = plain_sampling(sampling)
+    if sampling.max_tokens is not None:
+        changed[limit] = sampling.max_tokens
+    if "reasoning_effort" in changed:
+        given = body.get(holder)
+        held = given if isinstance(given, dict) else {}
+        changed[holder] = held | {"effort": changed.pop("reasoning_effort")}
+    return changed
+
+
 def beside(body: Body, *conversation: str) -> dict[str, Any]:
     """The parameters of a request that are not the conversation."""
     return {name: value for name, value in body.items() if name not in conversation}

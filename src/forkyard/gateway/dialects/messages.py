@@ -18,7 +18,7 @@ from forkyard.gateway.dialects.base import (
     event,
     objects,
     parts,
-    plain_sampling,
+    sampled_within,
     text,
 )
 from forkyard.model import Sampling, ToolSpec
@@ -89,15 +89,7 @@ class MessagesDialect:
 
     def sampled(self, body: Body, sampling: Sampling) -> Body:
         """The members a run's sampling replaces."""
-        changed = plain_sampling(sampling)
-        if sampling.max_tokens is not None:
-            changed["max_tokens"] = sampling.max_tokens
-        if "reasoning_effort" in changed:
-            given = body.get("output_config")
-            changed["output_config"] = (given if isinstance(given, dict) else {}) | {
-                "effort": changed.pop("reasoning_effort")
-            }
-        return changed
+        return sampled_within(body, sampling, "max_tokens", "output_config")
 
     def error(self, status: int, message: str, code: str) -> bytes:
         """The body of an error."""

@@ -19,7 +19,7 @@ from forkyard.gateway.dialects.base import (
     event,
     objects,
     parts,
-    plain_sampling,
+    sampled_within,
     text,
 )
 from forkyard.gateway.dialects.chat import openai_error
@@ -42,11 +42,9 @@ class ResponsesDialect:
 
     def read_request(self, body: Body) -> Asked:
         """The request in a body (see `Dialect`)."""
-        given = body.get("input")
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else list(objects(given))
         system = body.get("instructions")
         opening: list[Message] = [{"role": "system", "content": system}] if isinstance(system, str) else []
-        told, places = _messages(items)
+        told, places = _messages(_items(body))
         return Asked(
             messages=opening + told,
             places=[-1] * len(opening) + places,
@@ -84,15 +82,7 @@ class ResponsesDialect:
 
     def sampled(self, body: Body, sampling: Sampling) -> Body:
         """The members a run's sampling replaces."""
-        changed = plain_sampling(sampling)
-        if sampling.max_tokens is not None:
-            changed["max_output_tokens"] = sampling.max_tokens
-        if "reasoning_effort" in changed:
-            given = body.get("reasoning")
-            changed["reasoning"] = (given if isinstance(given, dict) else {}) | {
-                "effort": changed.pop("reasoning_effort")
-            }
-        return changed
+        return sampled_within(body, sampling, "max_output_tokens", "reasoning")
 
     def error(self, status: int, message: str, code: str) -> bytes:
         """The body of an error."""
@@ -100,8 +90,7 @@ class ResponsesDialect:
 
     def retold(self, body: Body, asked: Asked, contents: Mapping[int, str]) -> Body:
         """Members with other texts (see `Dialect`)."""
-        given = body.get("input")
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else list(objects(given))
+        items = _items(body)
         for index, content in contents.items():
             place = asked.places[index]
             name = "output" if text(items[place].get("type") or "").endswith("_output") else "content"
@@ -178,6 +167,12 @@ class _Said:
         else:
             return False
         return True
+
+
+def _items(body: Body) -> list[Mapping[str, Any]]:
+    """The conversation of a request; a text alone is what the user says."""
+    given = body.get("input")
+    return [{"role": "user", "content": given}] if isinstance(given, str) else list(objects(given))
 
 
 def _messages(items: Iterable[Mapping[str, Any]]) -> tuple[list[Message], list[int]]:

@@ -156,12 +156,10 @@ def _read(
 def _sampling(given: Mapping[str, Any], schema: type[BaseModel] | None) -> Sampling:
     from forkyard.model import Sampling
 
-    known = {name: given[name] for name in ("temperature", "top_p", "max_tokens", "seed") if name in given}
-    extra = {name: value for name, value in given.items() if name not in known}
-    if schema is not None:
-        form = {"name": schema.__name__, "schema": schema.model_json_schema(), "strict": True}
-        extra["response_format"] = {"type": "json_schema", "json_schema": form}
-    return Sampling(**known, extra=extra)
+    if schema is None:
+        return Sampling.of(given)
+    form = {"name": schema.__name__, "schema": schema.model_json_schema(), "strict": True}
+    return Sampling.of({**given, "response_format": {"type": "json_schema", "json_schema": form}})
 
 
 def _asker() -> Ask:

@@ -154,7 +154,7 @@ def test_a_package_offers_its_env_and_harness_and_flags_go_before(forkyard: Fork
     assert done.returncode == 0, done.stderr
     assert len(lines(tmp_path / "runs/own")) == 2 and {line["reward"] for line in lines(tmp_path / "runs/own")} == {0.0}
     plan = read_plan(tmp_path / "runs/own")
-    assert plan.env == "offers_both:Twice" and plan.harness == "offers_both:Says"
+    assert plan.env == "offers_both:Twice" and plan.harness.id == "offers_both:Says"
     assert plan.env_config["agent"]["harness"] == {"id": "offers_both:Says", "suffix": "x"}
     done = forkyard("eval", "offers-both", "--env.id", "single-agent", "--env.agent.harness", "nop", "--run.name", "x")
     assert [line["harness"] for line in lines(tmp_path / "runs/x")] == ["nop"] * 3

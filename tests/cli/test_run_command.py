@@ -165,7 +165,7 @@ def test_a_python_file_is_played_by_the_same_command(forkyard: Forkyard, tmp_pat
         (("run", "tasks"), "nobody is there to play the tasks"),
         (("run", "tasks", "-a", "orcle"), "did you mean 'oracle'?"),
         (("run", "tasks", "-a", "oracle", "--samples", "0"), "--samples"),
-        (("run", "tasks", "-a", "oracle", "--agent-timeout", "inf"), "agent_timeout"),
+        (("run", "tasks", "-a", "oracle", "--agent-timeout", "inf"), "--agent-timeout': inf is not a number"),
         (("run", "tasks", "-a", "oracle", "--ak", "nonsense"), "'nonsense' is not KEY=VALUE"),
         (("run", "tasks", "-a", "oracle", "--verifier", "elsewhere"), "--verifier"),
         (("run", "tasks", "-a", "oracle", "--env", "best-of-m"), "did you mean 'best-of-n'?"),

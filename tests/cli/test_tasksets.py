@@ -196,7 +196,7 @@ class TestReplay:
     async def test_it_is_headed_by_who_played(self, tmp_path: Path, played: Path) -> None:
         heard = Heard()
         await replay(Replay(source=played, out=tmp_path / "runs", run="again"), heard)
-        assert read_plan(played).harness == "bash" and heard.headline is not None
+        assert read_plan(played).harness.id == "bash" and heard.headline is not None
         assert heard.headline.harness == lines(played)[0]["harness"] == "scripted"
 
     def test_twice_gives_the_same(self, forkyard: Forkyard, tmp_path: Path, played: Path) -> None:

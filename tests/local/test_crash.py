@@ -18,6 +18,7 @@ import pytest
 
 from forkyard.sandbox import ImageConfig, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.local.cgroups import find_controllers
 from tests.support.leftovers import NOTHING, groups_of, mounts_of, processes_of, stray_directories
 
 pytestmark = pytest.mark.slow
@@ -261,4 +262,28 @@ async def test_a_process_killed_between_a_row_and_its_disk_leaves_no_row_without
         assert stray_directories(tmp_path)["missing"] == []
     async with LocalProvider(tmp_path) as provider:
         await provider.sweep()
+    assert stray_directories(tmp_path) == NOTHING
+
+
+async def test_a_control_group_still_in_use_when_its_engine_ends_goes_with_a_later_sweep(tmp_path: Path) -> None:
+    controllers = find_controllers()
+    if not controllers.parents:
+        pytest.skip("this user has no control groups here")
+    provider = LocalProvider(tmp_path)
+    await (await provider.create(SandboxSpec())).close()
+    parent = min(controllers.parents)
+    left = parent / f"{provider.store.engine}-left"
+    left.mkdir()
+    async with LocalProvider(tmp_path) as other:
+        sleeper = subprocess.Popen(["sleep", "1000"])
+        try:
+            (left / "cgroup.procs").write_text(str(sleeper.pid))
+            await provider.close()
+            await other.sweep()
+            assert left.exists()
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+        assert f"control group {left.name}" in await other.sweep()
+        assert not left.exists()
     assert stray_directories(tmp_path) == NOTHING

@@ -10,6 +10,7 @@ from forkyard.report import report, to_json, to_text
 from forkyard.run import Plan, PlannedTask
 from forkyard.trace import Reward, Slot, Status, Trace
 from forkyard.trace.calls import ModelCall
+from tests.run.parts import agent_of
 
 
 def line(agent: str, reward: float | None, *costs: tuple[str, float], **fields: Any) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def run_of(tmp_path: Path, *lines: dict[str, Any], name: str = "r", **fields: An
     """A run's directory with those lines."""
     run = tmp_path / name
     run.mkdir()
-    plan = Plan(run="r", paths=(tmp_path,), harness="bash", env="agentic-judge", **fields)
+    plan = Plan(run="r", paths=(tmp_path,), agent=agent_of("bash"), env="agentic-judge", **fields)
     samples = len({line["sample"] for line in lines})
     plan = plan.model_copy(update={"tasks": {"t": PlannedTask(digest="d")}, "samples": samples})
     (run / "plan.json").write_text(plan.model_dump_json())

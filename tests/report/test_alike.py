@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from forkyard.env import AgentConfig
 from forkyard.report import report, to_json, to_text
 from forkyard.run import Plan, PlannedTask
 
@@ -22,7 +23,9 @@ def run_of(root: Path, name: str, *records: dict[str, Any], plan: dict[str, Any]
     directory.mkdir(parents=True)
     (directory / "traces.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if plan is not None:
-        full = {"run": name, "paths": ("tasks",), "harness": "bash", **plan}
+        agent = {"harness": "bash", **{key: plan[key] for key in plan.keys() & AgentConfig.model_fields.keys()}}
+        others = {key: plan[key] for key in plan.keys() - agent.keys()}
+        full: dict[str, Any] = {"run": name, "paths": ("tasks",), "agent": agent, **others}
         full["tasks"] = {task: PlannedTask(digest="x") for task in full.get("tasks", ("a",))}
         (directory / "plan.json").write_text(Plan(**full).model_dump_json())
     return directory
@@ -80,7 +83,7 @@ def test_lines_of_one_run_that_contradict_each_other_are_kept_apart(tmp_path: Pa
 
 
 def test_models_harnesses_and_settings_are_told_apart(tmp_path: Path) -> None:
-    plan = {"model": "m", "max_turns": 5, "options": {"tool_mode": "fenced"}}
+    plan = {"model": "m", "max_turns": 5, "harness": {"id": "bash", "tool_mode": "fenced"}}
     one = run_of(tmp_path, "x", line("x", "a"), plan=plan)
     two = run_of(tmp_path, "y", line("y", "a"), plan={"model": "m"})
     three = run_of(tmp_path, "z", line("z", "a", harness="oracle", model=None), plan={})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from forkyard.env.config import AgentConfig, AgentTimeout, HarnessChoice, RuntimeChoice
 from forkyard.run import Headline, Plan, Progress
 from forkyard.trace import Trace
 
@@ -48,9 +49,29 @@ def write_task(
 
 
 def plan_of(tmp_path: Path, **fields: Any) -> Plan:
-    """A plan over the tasks in `tmp_path/tasks`, on this machine's /usr."""
-    given = {"paths": (tmp_path / "tasks",), "out": tmp_path / "runs", "run": "r", "harness": "oracle", "base": "host"}
-    return Plan(**{**given, **fields})
+    """A plan over the tasks in `tmp_path/tasks`, on this machine's /usr; what is an agent's goes to the agent."""
+    given = {"paths": (tmp_path / "tasks",), "out": tmp_path / "runs", "run": "r", "base": "host"}
+    agent = agent_of(**{name: fields.pop(name) for name in OF_AN_AGENT & fields.keys()})
+    return Plan(**{**given, **fields, "agent": agent})
+
+
+OF_AN_AGENT = {"harness", "options", "provider", "model", "sampling", "max_turns", "agent_timeout", "verifier"}
+
+
+def agent_of(
+    harness: str = "oracle",
+    options: Mapping[str, Any] | None = None,
+    provider: str | None = None,
+    agent_timeout: float | None = None,
+    **others: Any,
+) -> AgentConfig:
+    """What every agent of a plan inherits."""
+    return AgentConfig(
+        harness=HarnessChoice(id=harness, **(options or {})),
+        runtime=RuntimeChoice(type=provider),
+        timeout=AgentTimeout(rollout=agent_timeout),
+        **others,
+    )
 
 
 def lines(directory: Path, name: str = "traces.jsonl") -> list[dict[str, Any]]:

@@ -106,9 +106,9 @@ def test_a_file_in_the_place_of_the_directory_is_told_in_words(tmp_path: Path) -
     [
         (None, "is no run"),
         ("", "no plan of a run"),
-        ('{"run": "r"}', "harness: Field required"),
-        ('{"run": "r", "paths": [], "harness": "nop", "sampels": 3}', "sampels: Extra inputs"),
-        ('{"run": "r", "paths": [], "harness": "nop", "samples": 0}', "samples"),
+        ('{"run": "r"}', "agent: Field required"),
+        ('{"run": "r", "paths": [], "agent": {"harness": "nop"}, "sampels": 3}', "sampels: Extra inputs"),
+        ('{"run": "r", "paths": [], "agent": {"harness": "nop"}, "samples": 0}', "samples"),
     ],
 )
 def test_a_plan_that_cannot_be_read_names_the_file_and_the_place(

@@ -14,17 +14,30 @@ def processes_of(home: Path, *engines: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):
-                standing = str((entry / "cwd").readlink()).startswith(str(home))
-                groups = (entry / "cgroup").read_text()
-                if standing or any(f"/{engine}-" in groups for engine in engines):
-                    found.append(int(entry.name))
+            if _stands_in(entry, home) or _is_of(entry, engines):
+                found.append(int(entry.name))
     return found
+
+
+def _stands_in(process: Path, home: Path) -> bool:
+    try:
+        return str((process / "cwd").readlink()).startswith(str(home))
+    except OSError:  # it has ended, or is ending and stands nowhere any more
+        return False
+
+
+def _is_of(process: Path, engines: tuple[str, ...]) -> bool:
+    try:
+        groups = (process / "cgroup").read_text()
+    except OSError:
+        return False
+    return any(f"/{engine}-" in groups for engine in engines)
 
 
 def groups_of(*engines: str) -> list[Path]:
     """Control groups of engines."""
-    return [group for parent in find_controllers().parents for name in engines for group in parent.glob(f"{name}-*")]
+    controllers = find_controllers()
+    return [group for engine in engines for group in controllers.groups_of(engine)]
 
 
 def mounts_of(home: Path) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -128,8 +129,14 @@ def _runs_in(out: Path, progress: Progress) -> Iterator[tuple[Path, Plan]]:
 
 def _differences(plan: Plan, other: Plan) -> list[str]:
     """The keys in which two plans differ, as a user writes them."""
-    mine, theirs = (each.model_dump(mode="json", exclude=_TRANSIENT) for each in (runs.resolved(plan), other))
+    mine, theirs = (_flat(each.model_dump(mode="json", exclude=_TRANSIENT)) for each in (runs.resolved(plan), other))
     return [_FLAGS.get(key, key) for key in mine if mine[key] != theirs[key]]
+
+
+def _flat(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan's fields, and those of what its agents inherit, by the names that flags have."""
+    agent = plan.pop("agent")
+    return {**agent, **plan}
 
 
 def _plan(name: str, choice: Choice, config: EvalConfig) -> Plan:
@@ -146,9 +153,7 @@ def _plan(name: str, choice: Choice, config: EvalConfig) -> Plan:
         select=config.select.model_dump(mode="json", exclude_defaults=True),
         env=choice.env,
         env_config=env_values(env, agents),
-        harness=choice.harness,
-        model=config.model,
-        sampling=config.sampling,
+        agent={"harness": choice.harness, "model": config.model, "sampling": config.sampling},
         base_url=config.client.base_url,
         api_key_env=config.client.api_key_var,
         upstreams=config.client.upstreams,

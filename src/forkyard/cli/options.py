@@ -46,6 +46,13 @@ def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
     return found
 
 
+def finite(value: float | None) -> float | None:
+    """The callback of an option that takes a number. Raises typer.BadParameter for what is none, and for infinity."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value:g} is not a number")
+    return value
+
+
 def share(value: float | None) -> float | None:
     """The callback of an option that takes a share. Raises typer.BadParameter unless it is in [0, 1]."""
     if value is not None and (math.isnan(value) or not 0 <= value <= 1):

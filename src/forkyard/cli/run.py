@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import forkyard.run as runs
-from forkyard.cli.options import BaseUrl, KeyVariable, Prices, option, pairs, share
+from forkyard.cli.options import BaseUrl, KeyVariable, Prices, finite, option, pairs, share
 from forkyard.cli.playing import ended, progress_for
 from forkyard.errors import ConfigError
 from forkyard.harness import HARNESSES
@@ -82,7 +82,8 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         int | None, option("--max-turns", metavar="N", min=1, help="Replies an agent may take.")
     ] = None,
     agent_timeout: Annotated[
-        float | None, option("--agent-timeout", metavar="SECONDS", min=0.001, help="In place of the tasks' own.")
+        float | None,
+        option("--agent-timeout", metavar="SECONDS", min=0.001, callback=finite, help="In place of the tasks' own."),
     ] = None,
     retries: Annotated[
         int, option("-r", "--retries", metavar="N", min=0, max=10, help="New attempts after an infrastructure failure.")
@@ -124,21 +125,22 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         registered=tuple(each for each in sets if not is_path(each)),
         registry=registry,
         select=_select(include, exclude),
-        harness=_harness(agent, model),
-        options=pairs(ak or (), "--ak"),
-        model=model,
+        agent={
+            "harness": _harness(agent, model, pairs(ak or (), "--ak")),
+            "runtime": {"type": provider},
+            "model": model,
+            "max_turns": max_turns,
+            "timeout": {"rollout": agent_timeout},
+            "verifier": verifier,
+        },
         base_url=base_url if model else None,
         api_key_env=api_key_env,
         upstreams=upstreams,
         samples=samples,
         concurrent=concurrent,
-        provider=provider,
-        verifier=verifier,
         verifier_env=pairs(ve or (), "--ve"),
         base=base,
         unbounded=unbounded,
-        max_turns=max_turns,
-        agent_timeout=agent_timeout,
         retries=retries,
         limit=limit,
         env=env,
@@ -174,13 +176,15 @@ def _select(include: list[str] | None, exclude: list[str] | None) -> dict[str, A
     return {key: {"names": names} for key, names in (("include", include), ("exclude", exclude)) if names}
 
 
-def _harness(agent: str | None, model: str | None) -> str:
+def _harness(agent: str | None, model: str | None, options: dict[str, str]) -> dict[str, str]:
+    if "id" in options:
+        raise ConfigError("--ak id: no harness has an option of that name; -a names the harness")
     if agent is None and model is None:
         raise ConfigError(
             "nobody is there to play the tasks: name a model with -m (it plays with the harness bash), or choose "
             f"one of {', '.join(HARNESSES)} with -a"
         )
-    return agent or "bash"
+    return {**options, "id": agent or "bash"}
 
 
 def _refuse_beside_resume(context: typer.Context) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 from forkyard.trace.store import PLAN_FILE, TRACES_FILE, Record, slot_of
 from forkyard.values import counted
 
-SETTINGS = ("base", "max_turns", "agent_timeout", "action")  # rollouts that were graded again are not new samples
+SETTINGS = ("base", "action")  # rollouts that were graded again are not new samples
 IGNORED = ("max_concurrent_agents", "retries")  # they change how long it takes, not how well it is done
-TABLES = ("sampling", "env_config", "taskset_config", "options")
+SAID_APART = ("model", "verifier")  # of an agent; every line has them
 
 
 @dataclass(slots=True)
@@ -118,9 +118,18 @@ def _field(plan: Any, name: str, kind: type[Any]) -> Any:
 def _setting(plan: dict[str, Any]) -> str:
     """What of the plan bears on how well an agent does, the tasks, the harness and the model aside."""
     given = {name: plan.get(name) for name in SETTINGS}
-    for name in TABLES:
-        given |= dict(_flat(_field(plan, name, dict) or {}))
+    for table in (*_of_the_agent(plan), _field(plan, "env_config", dict), _field(plan, "taskset_config", dict)):
+        given |= dict(_flat(table or {}))
     return ", ".join(f"{name} {given[name]}" for name in sorted(given) if given[name] is not None)
+
+
+def _of_the_agent(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What agents inherit of the plan; of their harness and their provider that is the options."""
+    agent = _field(plan, "agent", dict) or {}
+    for name, theirs in (("harness", "id"), ("runtime", "type"), ("sampling", "")):
+        table = _field(agent, name, dict) or {}
+        yield {key: value for key, value in table.items() if key != theirs}
+    yield {key: agent[key] for key in agent if key not in (*SAID_APART, "harness", "runtime", "sampling")}
 
 
 def _flat(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

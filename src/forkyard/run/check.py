@@ -90,8 +90,9 @@ def notes_of(plan: Plan, task: Task, provider: Provider) -> list[str]:
     if missing := unkept(limits_of(task), provider.features):
         names = " and ".join(BOUNDS[name].words for name in missing)
         notes.append(f"the provider {provider.name} cannot bound a sandbox's {names} on this machine: it has no bound")
-    if plan.verifier is not None and plan.verifier != task.data.verifier:
-        notes.append(f"grading mode {plan.verifier} takes the place of the task's {task.data.verifier}")
+    mode = plan.agent.verifier
+    if mode is not None and mode != task.data.verifier:
+        notes.append(f"grading mode {mode} takes the place of the task's {task.data.verifier}")
     named = _named_image(task)
     if plan.base is not None and named is not None and named != plan.base:
         notes.append(f"the image {plan.base} takes the place of {named}, which the task names")

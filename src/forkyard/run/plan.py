@@ -10,9 +10,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from forkyard.env.config import SamplingConfig
+from forkyard.env.config import AgentConfig, HarnessChoice
 from forkyard.errors import ConfigError
-from forkyard.task import VerifierMode
 from forkyard.trace.store import PLAN_FILE
 from forkyard.values import counted, validation_problems
 
@@ -40,11 +39,11 @@ class Plan(_Frozen):
     """One run. `tasks` is empty until the tasks were read; it then holds every task's name in the order of play.
 
     Its tasks are those of `paths`, and of `registered`: sets of `registry` by name@version, and git repositories at a
-    commit; or of the installed `taskset`. `select` chooses among them. `env_config` is what
-    the env's class of configuration takes. Harness, model, sampling, provider, limits are what every agent of the env
-    inherits. `source` is the run that this one took its rollouts from, and `action` how: replayed, all of them, or
-    graded again, those samples of each task that are `regraded`, by `tests` in the place of the task's own. The
-    models' keys are never part of it: `api_key_env` names the variable that holds one.
+    commit; or of the installed `taskset`. `select` chooses among them. `env_config` is what the env's class of
+    configuration takes, and `agent` what all of its agents inherit. `source` is the run that this one took its
+    rollouts from, and `action` how: replayed, all of them, or graded again, those samples of each task that are
+    `regraded`, by `tests` in the place of the task's own. The models' keys are never part of it: `api_key_env` names
+    the variable that holds one.
     """
 
     run: str = Field(default_factory=new_run_name)
@@ -58,10 +57,7 @@ class Plan(_Frozen):
     select: dict[str, Any] = Field(default_factory=dict)
     env: str = "single-agent"
     env_config: dict[str, Any] = Field(default_factory=dict)
-    harness: str
-    options: dict[str, Any] = Field(default_factory=dict)
-    model: str | None = None
-    sampling: SamplingConfig = SamplingConfig()
+    agent: AgentConfig
     base_url: str | None = None
     api_key_env: str = KEY_VARIABLE
     upstreams: Path | None = None
@@ -69,13 +65,9 @@ class Plan(_Frozen):
     budget_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
     samples: int = Field(1, ge=1)
     concurrent: int | None = Field(4, ge=1)  # None is as many as there are
-    provider: str = "local"
-    verifier: VerifierMode | None = None
     verifier_env: dict[str, str] = Field(default_factory=dict)  # over what tasks say to their verifiers
     base: str | None = None
     unbounded: bool = False  # whether tasks are played without the bounds that the provider cannot keep
-    max_turns: int | None = Field(None, ge=1)
-    agent_timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
     retries: int = Field(2, ge=0, le=10)
     limit: int | None = Field(None, ge=1)
     source: Path | None = None
@@ -92,6 +84,18 @@ class Plan(_Frozen):
             raise ValueError("name either paths of tasks or sets of a registry, or a taskset that is installed")
         return self
 
+    @model_validator(mode="after")
+    def _has_a_harness(self) -> Self:
+        if self.agent.harness is None:
+            raise ValueError("the agent needs a harness")
+        return self
+
+    @property
+    def harness(self) -> HarnessChoice:
+        """What plays where an agent of the env names nothing else."""
+        assert self.agent.harness is not None
+        return self.agent.harness
+
     @property
     def place(self) -> Path:
         """The run's directory."""
@@ -106,6 +110,15 @@ class Plan(_Frozen):
     def planned(self) -> int:
         """How many episodes the whole run is: rollouts, in an env of one agent."""
         return sum(map(len, self.regraded.values())) if self.regraded else len(self.tasks) * self.samples
+
+    def derived(self, action: Literal["replay", "regrade"], source: Path, run: str, out: Path, **others: Any) -> Plan:
+        """The plan of a run that takes its rollouts from this one's, which lies in `source`; it has no tasks yet.
+
+        Raises ConfigError for others of its fields that are not what they may be.
+        """
+        kept = self.model_dump(exclude={"created", "forkyard"})
+        fresh = {"run": run, "out": out, "directory": None, "tasks": {}, "source": source.absolute(), "action": action}
+        return plan_of(**{**kept, **fresh, **others})
 
     def holds(self, task: str, sample: int) -> bool:
         """Whether a slot is one of the plan's."""

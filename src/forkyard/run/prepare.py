@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from forkyard.env import Env, EnvConfig, Seat
+from forkyard.env import AgentConfig, Env, EnvConfig, Seat
 from forkyard.env.registry import env_class
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.harness import Harness, NopHarness, harness_class
@@ -75,7 +75,7 @@ async def prepared(plan: Plan, provider: Provider | None = None, spent: float = 
     async with AsyncExitStack() as stack:
         for name in dict.fromkeys((plan.run, plan.directory or plan.run)):
             _or_problem(problems, partial(check_name, name))
-        places = Places(plan, provider, stack)
+        places = Places(plan.agent, plan.base, provider, stack)
         tasks = _told(plan, _tasks(plan, problems), problems)
         env = _or_problem(problems, lambda: _furnished(env_of(plan), places))
         seats, gateway = ({}, None) if env is None else _seats(plan, env, tasks, places, spent, problems)
@@ -117,25 +117,25 @@ def _seats(
     """The seats that can be had, what is wrong with the others being added to `problems`."""
     asking: list[Asking] = []
     filled: dict[str, tuple[Harness, str | None]] = {}
-    for name, config in agent_configs(env).items():
-        chosen = _or_problem(problems, partial(harness_class, config.harness.id if config.harness else plan.harness))
+    agents = agent_configs(plan, env)
+    for name, config in agents.items():
+        chosen = _or_problem(problems, partial(harness_class, (config.harness or plan.harness).id))
         if chosen is None:
             continue
-        harness = _or_problem(problems, partial(harness_of, plan, config))
-        model = _or_problem(problems, partial(model_name, plan, config, chosen, name))
+        harness = _or_problem(problems, partial(harness_of, config))
+        model = _or_problem(problems, partial(model_name, name, getattr(env.config, name), config, chosen))
         filled[name] = harness or NopHarness(), model  # the rest is checked all the same
         if model is not None:
             asking.append(Asking(f"agent {name}", model, chosen.dialect, config.budget))
     asking += judges_of(tasks, asking[0].model, asking[0].budget) if asking else judges_of(tasks, None)
-    if plan.model is not None and not asking and len(filled) == len(env.agents):
+    if plan.agent.model is not None and not asking and len(filled) == len(env.agents):
         who = ", ".join(dict.fromkeys(repr(harness.name) for harness, _ in filled.values()))
-        problems.append(f"the harness {who} asks no model: leave {plan.model} out")
+        problems.append(f"the harness {who} asks no model: leave {plan.agent.model} out")
     asking += verifiers_of(tasks)
     gateway = _or_problem(problems, lambda: gateway_of(plan, asking, spent))
     seats = {}
     for name, (harness, model) in filled.items():
-        config = getattr(env.config, name)
-        seat = _or_problem(problems, lambda: seat_of(plan, config, harness, model, places, gateway))  # noqa: B023
+        seat = _or_problem(problems, partial(seat_of, agents[name], harness, model, places, gateway))
         if seat is not None:
             seats[name] = seat
     return seats, gateway
@@ -143,9 +143,9 @@ def _seats(
 
 def resolved(plan: Plan) -> Plan:
     """The plan with its paths made absolute and its endpoint named, so that it can be gone on with from anywhere."""
-    asked = plan.model is not None
+    asked = plan.agent.model is not None
     changed: dict[str, Any] = {
-        "options": absolute_options(plan.harness, plan.options),
+        "agent": AgentConfig.model_validate(_portable_agent(plan.agent.model_dump(exclude_defaults=True))),
         "paths": tuple(path.absolute() for path in plan.paths),
         "registry": plan.registry and plan.registry.absolute(),
         "upstreams": plan.upstreams and plan.upstreams.absolute(),
@@ -163,10 +163,13 @@ def resolved(plan: Plan) -> Plan:
 def portable(config: EnvConfig) -> dict[str, Any]:
     """A configuration as JSON values that mean the same from any directory; what is as by default is left out."""
     values: dict[str, Any] = _absolute(config.model_dump(exclude_defaults=True))
-    for name in config.agents:
-        harness = values.get(name, {}).get("harness")
-        if harness:
-            harness |= absolute_options(harness["id"], {key: harness[key] for key in harness if key != "id"})
+    return {name: _portable_agent(values[name]) if name in config.agents else values[name] for name in values}
+
+
+def _portable_agent(config: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = _absolute(config)
+    if harness := values.get("harness"):
+        harness |= absolute_options(harness["id"], {key: harness[key] for key in harness if key != "id"})
     return values
 
 

@@ -14,7 +14,7 @@ from forkyard.errors import ConfigError, ForkyardError, TaskError
 from forkyard.run.directory import RunDirectory
 from forkyard.run.gateways import gateway_of, judges_of
 from forkyard.run.interrupt import Interrupt
-from forkyard.run.plan import Plan, PlannedTask, plan_of, read_plan
+from forkyard.run.plan import Plan, PlannedTask, read_plan
 from forkyard.run.prepare import resolved
 from forkyard.run.progress import Headline, Progress
 from forkyard.run.run import Outcome
@@ -52,7 +52,7 @@ async def replay(wanted: Replay, progress: Progress) -> Outcome:
         before = read_plan(wanted.source)
         plan, tasks = _planned(wanted, before)
         async with AsyncExitStack() as stack:
-            gateway = gateway_of(plan, list(judges_of(list(tasks.values()), plan.model)), 0.0)
+            gateway = gateway_of(plan, list(judges_of(list(tasks.values()), plan.agent.model)), 0.0)
             if gateway is not None:
                 stack.push_async_callback(gateway.close)
             with RunDirectory.create(plan) as directory, TraceStore(directory.traces) as store:
@@ -78,7 +78,7 @@ async def replay(wanted: Replay, progress: Progress) -> Outcome:
 def _headline(plan: Plan, traces: Path) -> Headline:
     """Who played, as the first line says: an agent may have had a harness and a model other than the plan's own."""
     played = next(iter(read_traces(traces)), {}) if traces.exists() else {}
-    harness, model = played.get("harness", plan.harness), played.get("model", plan.model)
+    harness, model = played.get("harness", plan.harness.id), played.get("model", plan.agent.model)
     return Headline(plan.run, str(harness), model and str(model), plan.planned, 0)
 
 
@@ -90,10 +90,7 @@ def _planned(wanted: Replay, before: Plan) -> tuple[Plan, dict[str, Task]]:
             f"of {' and '.join(PLAYED_ALONE)} can be replayed"
         )
     config = before.taskset_config if wanted.taskset_config is None else wanted.taskset_config
-    fresh = {"run": wanted.run, "out": wanted.out, "directory": None, "tasks": {}}
-    fresh |= {"source": wanted.source.absolute(), "action": "replay"}
-    kept = before.model_dump(exclude={"created", "forkyard"})
-    plan = plan_of(**{**kept, **fresh, "taskset_config": config})
+    plan = before.derived("replay", wanted.source, wanted.run, wanted.out, taskset_config=config)
     problems: list[str] = []
     found = {task.name: task for task in load_tasks(plan, problems)}
     if missing := [name for name in before.tasks if name not in found]:

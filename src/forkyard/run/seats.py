@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from forkyard.env import AgentConfig, Env, Seat
-from forkyard.env.config import HarnessChoice, RuntimeChoice, SamplingConfig
+from forkyard.env.config import RuntimeChoice, inherited
 from forkyard.env.seat import Place
 from forkyard.errors import ConfigError, ForkyardError
 from forkyard.harness import Harness, make_harness
@@ -16,8 +16,7 @@ from forkyard.run.gateways import budget_of
 from forkyard.run.images import Images
 from forkyard.run.plan import Plan
 from forkyard.sandbox import Provider
-from forkyard.sandbox.registry import make_provider
-from forkyard.task import TaskTimeout
+from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider
 from forkyard.trace import AgentLimits
 
 if TYPE_CHECKING:
@@ -25,15 +24,18 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """The providers of a run, one object for each that its agents name, and the images of tasks on each of them."""
+    """The providers of a run, one object for each that its agents name, and the images of tasks on each of them.
 
-    def __init__(self, plan: Plan, given: Provider | None, stack: AsyncExitStack) -> None:
-        self._plan = plan
+    `agent` is what all agents inherit; `base` is the image in the place of what the tasks name.
+    """
+
+    def __init__(self, agent: AgentConfig, base: str | None, given: Provider | None, stack: AsyncExitStack) -> None:
+        self._agent, self._base = agent, base
         self._stack = stack
         self._providers: dict[str, Provider] = {}
         self._images: dict[tuple[int, str | None], Images] = {}
         if given is not None:
-            self._keep(self._key(RuntimeChoice()), given)
+            self._keep(_key(self._inherited(RuntimeChoice())), given)
 
     @property
     def providers(self) -> tuple[Provider, ...]:
@@ -42,16 +44,17 @@ class Places:
 
     def provider(self, choice: RuntimeChoice) -> Provider:
         """The provider that a configuration names, the run's own when it names none. Raises ConfigError."""
-        key = self._key(choice)
+        choice = self._inherited(choice)
+        key = _key(choice)
         if key not in self._providers:
-            self._keep(key, make_provider(choice.type or self._plan.provider, choice.model_extra))
+            self._keep(key, make_provider(choice.type or DEFAULT_PROVIDER, choice.model_extra))
         return self._providers[key]
 
     def images(self, provider: Provider, choice: RuntimeChoice) -> Images:
         """What gives the names of images on a provider."""
         key = (id(provider), choice.image)
         if key not in self._images:
-            self._images[key] = Images(provider, self._plan.base, choice.image)
+            self._images[key] = Images(provider, self._base, choice.image)
             self._stack.push_async_callback(self._images[key].close)
         return self._images[key]
 
@@ -60,12 +63,16 @@ class Places:
         provider = self.provider(choice)
         return Place(provider, self.images(provider, choice).image_for)
 
-    def _key(self, choice: RuntimeChoice) -> str:
-        return json.dumps([choice.type or self._plan.provider, choice.model_extra], sort_keys=True, default=str)
+    def _inherited(self, choice: RuntimeChoice) -> RuntimeChoice:
+        return inherited(AgentConfig(runtime=choice), self._agent).runtime
 
     def _keep(self, key: str, provider: Provider) -> None:
         self._providers[key] = provider
         self._stack.push_async_callback(closed, provider)
+
+
+def _key(choice: RuntimeChoice) -> str:
+    return json.dumps([choice.type or DEFAULT_PROVIDER, choice.model_extra], sort_keys=True, default=str)
 
 
 async def closed(provider: Provider) -> None:
@@ -76,55 +83,47 @@ async def closed(provider: Provider) -> None:
         await provider.close()
 
 
-def harness_of(plan: Plan, config: AgentConfig) -> Harness:
-    """The harness of an agent. Raises ConfigError."""
-    choice = config.harness or HarnessChoice(id=plan.harness, **plan.options)
-    return make_harness(choice.id, choice.model_extra)
-
-
-def model_name(plan: Plan, config: AgentConfig, harness: type[Harness], agent: str) -> str | None:
-    """The model of an agent, None for a harness that asks none. Raises ConfigError."""
+def model_name(agent: str, own: AgentConfig, config: AgentConfig, harness: type[Harness]) -> str | None:
+    """The model of an agent, None for a harness that asks none. Raises ConfigError; `own` is what it says itself."""
     if harness.needs_model:
-        if (config.model or plan.model) is None:
+        if config.model is None:
             raise ConfigError(f"the harness {harness.name!r} needs a model: name one with -m")
-        return config.model or plan.model
-    if config.model is not None:
-        raise ConfigError(f"agent {agent}: the harness {harness.name!r} asks no model: leave {config.model} out")
+        return config.model
+    if own.model is not None:
+        raise ConfigError(f"agent {agent}: the harness {harness.name!r} asks no model: leave {own.model} out")
     return None
 
 
-def seat_of(
-    plan: Plan, config: AgentConfig, harness: Harness, model: str | None, places: Places, gateway: Gateway | None
-) -> Seat:
+def harness_of(config: AgentConfig) -> Harness:
+    """The harness of an agent. Raises ConfigError."""
+    assert config.harness is not None  # every plan has one to be inherited
+    return make_harness(config.harness.id, config.harness.model_extra)
+
+
+def seat_of(config: AgentConfig, harness: Harness, model: str | None, places: Places, gateway: Gateway | None) -> Seat:
     """The seat of one agent, which keeps no logs yet. Raises ConfigError."""
     provider = places.provider(config.runtime)
-    own = config.timeout.of_task.model_dump(exclude_none=True)
     return Seat(
         harness=harness,
         provider=provider,
         image_for=places.images(provider, config.runtime).for_harness(harness),
         gateway=gateway,
         model=model,
-        sampling=sampling_of(plan.sampling, config.sampling),
+        sampling=Sampling.of(config.sampling.model_dump(exclude_none=True)),
         limits=AgentLimits(
-            max_turns=config.max_turns or plan.max_turns,
+            max_turns=config.max_turns,
             max_input_tokens=config.max_input_tokens,
             max_output_tokens=config.max_output_tokens,
             max_total_tokens=config.max_total_tokens,
         ),
         budget=budget_of(config.budget) if gateway is not None else None,
-        timeout=TaskTimeout(**{"agent": plan.agent_timeout, **own}),
+        timeout=config.timeout.of_task,
         workdir=config.runtime.workdir,
-        verifier=config.verifier or plan.verifier,
+        verifier=config.verifier,
         retries=config.retries,
     )
 
 
-def sampling_of(run: SamplingConfig, agent: SamplingConfig) -> Sampling:
-    """How an agent samples: as the run does, but for what it says itself."""
-    return Sampling.of({**run.model_dump(exclude_none=True), **agent.model_dump(exclude_none=True)})
-
-
-def agent_configs(env: Env[Any]) -> dict[str, AgentConfig]:
-    """The configuration of each agent of an env."""
-    return {name: getattr(env.config, name) for name in env.agents}
+def agent_configs(plan: Plan, env: Env[Any]) -> dict[str, AgentConfig]:
+    """The configuration of each agent of an env, what it leaves open being the run's."""
+    return {name: inherited(getattr(env.config, name), plan.agent) for name in env.agents}

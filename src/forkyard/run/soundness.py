@@ -8,6 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from forkyard.env import AgentConfig
+from forkyard.env.config import HarnessChoice, RuntimeChoice
 from forkyard.errors import ConfigError
 from forkyard.run.peeking import FOUND, PeekingHarness
 from forkyard.run.plan import Plan
@@ -93,11 +95,11 @@ async def _records(
         run=f"{'oracle' if harness == 'oracle' else 'nop'}-{verifier or 'own'}",
         out=place,
         paths=(root,),
-        harness=harness,
+        agent=AgentConfig(
+            harness=HarnessChoice(id=harness), runtime=RuntimeChoice(type=conditions.provider), verifier=verifier
+        ),
         samples=1 if verifier else conditions.repeat,
-        provider=conditions.provider,
         base=conditions.base,
-        verifier=verifier,
         unbounded=True,
         retries=0,
     )

@@ -8,6 +8,7 @@ from typing import Any, cast
 from forkyard.plugins import Kind, load, make, names
 from forkyard.sandbox.protocol import Provider
 
+DEFAULT_PROVIDER = "local"
 _PROVIDERS = Kind("provider", "forkyard.providers")
 
 

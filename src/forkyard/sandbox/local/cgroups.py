@@ -46,6 +46,10 @@ class Controllers:
         places: Iterable[Place | None] = (getattr(self, field.name) for field in fields(self))
         return {place.directory for place in places if place}
 
+    def groups_of(self, engine: str) -> list[Path]:
+        """What is left of the groups of an engine."""
+        return [group for parent in self.parents for group in parent.glob(f"{engine}-*")]
+
 
 NAMES = tuple(field.name for field in fields(Controllers))
 
@@ -102,6 +106,17 @@ class Group:
         try:
             for directory, unified in self._birth:
                 fds.append(os.open(directory / ("cgroup.procs" if unified else "tasks"), os.O_WRONLY | os.O_CLOEXEC))
+            yield fds
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    @contextmanager
+    def all_entrances(self) -> Iterator[list[int]]:
+        """The same of all groups that there are by now."""
+        fds: list[int] = []
+        try:
+            fds += [os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for directory in self._directories]
             yield fds
         finally:
             for fd in fds:

@@ -63,10 +63,11 @@ class Engines:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unlocked.rename(self._directory / self.own)
 
-    def close(self) -> None:
-        """End this one in good order."""
+    def close(self, *, tidy: bool) -> None:
+        """End this one; one that is not `tidy` left something behind, and is a dead one's to the next sweep."""
         os.close(self._lock)
-        self.forget(self.own)
+        if tidy:
+            self.forget(self.own)
 
     def dead(self) -> list[str]:
         """Those whose process ended without cleaning up."""

@@ -19,7 +19,7 @@ from forkyard.image.dockerfile import parse_dockerfile
 from forkyard.task.directory.environment import Environment
 from forkyard.task.directory.reward import Code
 from forkyard.task.directory.schema import TaskToml
-from forkyard.task.directory.unsupported import FILES, KEYS
+from forkyard.task.directory.unsupported import KEYS
 from forkyard.trace import Status, Trace
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -85,7 +85,7 @@ def test_every_key_of_a_task_is_explained_with_its_default() -> None:
 def test_every_feature_that_is_refused_is_listed() -> None:
     rows = tables("tasks.md", "key or file", "asks for")
     listed = {(name, feature) for place, feature in rows for name in names(place) if "." in name or name == "steps"}
-    known = {(item.key, item.feature) for item in KEYS} | set(FILES.items())
+    known = {(item.key, item.feature) for item in KEYS}
     assert listed == known
 
 

@@ -11,17 +11,19 @@ SOURCE = Path(__file__).parents[1] / "src" / "forkyard"
 
 # Lowest row first. A module may import rooms of lower rows, and its own room.
 LAYERS = (
-    ("errors", "secrets", "values"),
-    ("plugins",),
+    ("errors", "interrupt", "secrets", "values"),
+    ("plugins", "wire"),
     ("sandbox", "trace"),
-    ("image", "model"),
+    ("image", "model", "disk"),
     ("task",),
     ("harness", "gateway"),
     ("tools",),
     ("grade",),
     ("env",),
     ("run", "report"),
-    ("cli",),
+    ("server",),
+    ("client",),
+    ("cli", "offered"),
 )
 ROW = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 

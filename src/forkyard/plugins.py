@@ -1,19 +1,24 @@
 """Classes by name: ours, those that installed packages offer, or any class given as "module:Class".
 
 A module may be installed, or lie in the current directory: the same for harnesses, envs, providers, judges, tasksets.
+All code of users comes in here: modules, files (`file_module`), directories (`package_module`); and whatever it raises
+is told as a mistake of it (`foreign`).
 
 `exported` finds classes by what an importable module says in its `__all__`, which needs no entry point.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -26,6 +31,7 @@ from forkyard.values import nearest
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 Factory = Callable[..., Any]
 T = TypeVar("T")
+_NOT_THEIRS = frozenset({__file__, importlib.__file__, inspect.getfile(EntryPoint)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,8 @@ def load(kind: Kind, name: str) -> Factory:
         near = nearest(name, known)
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"there is no {kind.noun} {name!r}: {hint}known are {', '.join(known)}, or give module:Class")
-    look_here()
-    try:
-        loaded = entry.load()
-    except (ImportError, AttributeError, ValueError) as err:
-        raise ConfigError(f"{kind.noun} {name!r} cannot be loaded from {entry.value!r}: {err}") from err
+    _can_import_from(Path.cwd())
+    loaded = foreign(f"{kind.noun} {name!r} cannot be loaded from {entry.value!r}", entry.load)
     if not callable(loaded):
         raise ConfigError(f"{kind.noun} {name!r}: {entry.value!r} is not a class")
     return cast(Factory, loaded)
@@ -129,22 +132,106 @@ def module_of(noun: str, name: str) -> ModuleType:
             f"{noun} {name!r} not found (tried to import {module!r}): it is no path, and a {noun} must already be "
             f"installed, or lie in the current directory as {module}/__init__.py"
         )
-    try:
-        return importlib.import_module(module)
-    except Exception as err:
-        raise ConfigError(f"{noun} {name!r} cannot be imported: {type(err).__name__}: {err}") from err
+    return foreign(f"{noun} {name!r} cannot be imported", lambda: importlib.import_module(module))
 
 
-def look_here() -> None:
-    """Modules in the current directory can be imported, after all that are installed."""
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
+def _can_import_from(directory: Path) -> None:
+    """Modules there can be imported, after all that are installed."""
+    here = str(directory)
+    if here not in sys.path and (directory != Path.cwd() or "" not in sys.path):
         sys.path.append(here)
+
+
+def function_of(path: str) -> Callable[..., Any]:
+    """The function of "pkg.module.function", "pkg.module:function" or "path/file.py:function".
+
+    Raises ConfigError when there is none.
+    """
+    module, colon, name = path.rpartition(":") if ":" in path else path.rpartition(".")
+    if not module or not name:
+        raise ConfigError(
+            f"{path!r} is no function: write pkg.module.function, pkg.module:function or file.py:function"
+        )
+
+    def load() -> Any:
+        if colon and module.endswith(".py"):
+            return getattr(file_module(Path(module).absolute(), Path(module).read_bytes()), name)
+        _can_import_from(Path.cwd())
+        return getattr(importlib.import_module(module), name)
+
+    found = foreign(f"{path!r} cannot be loaded", load)
+    if not callable(found):
+        raise ConfigError(f"{path!r} is no function, but {type(found).__name__}")
+    return cast(Callable[..., Any], found)
+
+
+def file_module(file: Path, source: bytes) -> ModuleType:
+    """A Python file as a module of its own, made of `source`, the bytes read; its neighbours can be imported.
+
+    Raises whatever its code does.
+    """
+    name = f"forkyard_file_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(file)
+    _can_import_from(file.parent)
+
+    def run() -> None:
+        exec(compile(source, file, "exec", dont_inherit=True), vars(module))
+
+    return _made_by(run, module)
+
+
+def package_module(directory: Path) -> ModuleType:
+    """The very package of an absolute directory, whatever else is called like it. Raises ConfigError."""
+    name, file, what = directory.name, directory / "__init__.py", f"{directory} cannot be imported"
+    if not name.isidentifier():
+        raise ConfigError(f"{what}: {name!r} is no name of a package; use letters, digits and _")
+    _can_import_from(directory.parent)
+    if (held := sys.modules.get(name)) is not None:
+        if held.__file__ is None or Path(held.__file__).resolve() != file.resolve():
+            raise ConfigError(f"{what}: the name {name!r} is that of {held.__file__ or 'another'}")
+        return held
+    spec = spec_from_file_location(name, file, submodule_search_locations=[str(directory)])
+    assert spec is not None and spec.loader is not None  # it ends in .py
+    module = module_from_spec(spec)
+    return foreign(what, partial(_made_by, partial(spec.loader.exec_module, module), module))
+
+
+def _made_by(run: Callable[[], None], module: ModuleType) -> ModuleType:
+    """The module, run; it can be found by its name meanwhile, as classes look theirs up, and not when it failed."""
+    sys.modules[module.__name__] = module
+    try:
+        run()
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
+    return module
+
+
+def foreign(what: str, code: Callable[[], T], file: Path | None = None) -> T:
+    """Run code of somebody else's. Raises ConfigError with the place for whatever it raises, `file` being `what`'s."""
+    try:
+        return code()
+    except (ConfigError, KeyboardInterrupt):
+        raise
+    except BaseException as err:
+        said = f"{type(err).__name__}: {err.msg if isinstance(err, SyntaxError) else err}"
+        lines = [(at.filename, at.lineno) for at in traceback.extract_tb(err.__traceback__)]
+        if isinstance(err, SyntaxError):
+            lines.append((err.filename or "", err.lineno))
+        if file is not None:
+            within = [line for name, line in lines if name == str(file.absolute())]
+            raise ConfigError(f"{what}{f', line {within[-1]}' if within else ''}: {said}") from err
+        outside = [(name, line) for name, line in lines if name not in _NOT_THEIRS and not name.startswith("<")]
+        at = " ({}, line {})".format(*outside[-1]) if outside else ""
+        raise ConfigError(f"{what}: {said}{at}") from err
 
 
 def is_module(module: str) -> bool:
     """Whether it can be imported; a directory without `__init__.py` is no module of anybody's."""
-    look_here()
+    _can_import_from(Path.cwd())
     if module in sys.modules:
         return True
     if not all(part.isidentifier() for part in module.split(".")):

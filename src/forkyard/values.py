@@ -83,6 +83,12 @@ def validation_problems(error: ValidationError, what: str = "") -> list[str]:
     return problems
 
 
+def decimal(value: float) -> str:
+    """A number with two decimals, halves going up whatever its nearest fraction of two is: "1.13" for 1.125."""
+    cents = math.floor(abs(value) * 100 + 0.5)
+    return f"{'-' if value < 0 and cents else ''}{cents / 100:.2f}"
+
+
 def counted(number: int, noun: str) -> str:
     """ "1 rollout", "2 rollouts"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forkyard.sandbox import Feature
+from forkyard.sandbox import Feature, SandboxSpec, StandsApart
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.cgroups import Controllers
 from tests.cli.forkyard import PROGRAM, Forkyard
@@ -42,7 +42,7 @@ def test_what_is_promised_is_what_the_provider_promises(forkyard: Forkyard) -> N
     assert findings(done.stdout)["a sandbox"]["ok"]
     assert found["providers"]["subprocess"] == {
         "works": True,
-        "features": {feature: feature == Feature.FORK for feature in Feature},
+        "features": {feature: feature in (Feature.FORK, Feature.PROCESSES) for feature in Feature},
         "findings": [],
     }
 
@@ -131,6 +131,16 @@ def test_missing_programs_are_named_and_the_provider_works_all_the_same(tmp_path
     assert found["a sandbox"]["ok"]
     assert (found["slirp4netns"]["ok"], found["slirp4netns"]["mend"]) == (False, "apt-get install slirp4netns")
     assert not found["debootstrap or mmdebstrap"]["ok"]
+
+
+async def test_whether_a_verifier_can_stand_apart_is_what_a_sandbox_says(home: Path) -> None:
+    async with LocalProvider(home) as provider:
+        found = {finding.name: finding for finding in await provider.findings()}["verifiers apart"]
+        box = await provider.create(SandboxSpec())
+        assert isinstance(box, StandsApart)
+        apart = await box.apart(())
+        assert found.ok == (apart is not None)
+        assert found.ok or "Landlock" in found.mend
 
 
 async def test_a_provider_without_controllers_says_which(home: Path) -> None:

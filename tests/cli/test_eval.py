@@ -226,7 +226,7 @@ def test_every_mistake_is_told_at_once_and_nothing_is_made(forkyard: Forkyard, t
     ("arguments", "said"),
     [
         (("--num-rollouts", "2"), "name a taskset"),
-        (("words.py", "other"), "one TASKSET is played at a time"),
+        (("words.py", "other"), "one TASKSET at a time"),
         (("words.py",), "needs a model: name one with -m"),
         (("words.py", "--env.id", "best-of-m"), "did you mean 'best-of-n'?"),
         (("words.py", "--env.agent.harness", "bahs"), "did you mean 'bash'?"),
@@ -294,8 +294,14 @@ def test_a_taskset_without_an_end_needs_a_limit(forkyard: Forkyard, tmp_path: Pa
 def test_a_dry_run_checks_and_prints_the_plan_and_writes_nothing(
     forkyard: Forkyard, tmp_path: Path, words: str
 ) -> None:
-    done = forkyard("eval", words, "--env.agent.harness", "nop", "--dry-run")
+    done = forkyard("eval", words, "--env.agent.harness", "nop", "--dry-run", "--json")
     assert done.returncode == 0 and list(json.loads(done.stdout)["tasks"]) == ["a", "b", "c"]
+    told = forkyard("eval", words, "--env.agent.harness", "nop", "--dry-run", "--num-rollouts", "2").stdout
+    assert (
+        "tasks      3: a, b, c\n" in told
+        and "6 rollouts, 2 of each task, 6 at once" in told
+        and "agent      nop on local\n" in told
+    )
     assert not (tmp_path / "runs").exists()
     assert forkyard("eval", words, "--dry-run").returncode == 1
 
@@ -410,7 +416,15 @@ def test_judges_are_told_by_flag_and_by_file(forkyard: Forkyard, tmp_path: Path,
     flag = ("--env.taskset.task.judges", '[{"id": "reference", "model": "m", "weight": 0.5, "answer_field": "word"}]')
     for said in (flag, ("@", "judges.toml")):
         done = forkyard(
-            "eval", words, *said, "--env.agent.harness", "nop", "--client.base-url", "http://127.0.0.1:9", "--dry-run"
+            "eval",
+            words,
+            *said,
+            "--env.agent.harness",
+            "nop",
+            "--client.base-url",
+            "http://127.0.0.1:9",
+            "--dry-run",
+            "--json",
         )
         assert "needs an `id`" not in done.stderr
         assert done.returncode == 0, done.stderr

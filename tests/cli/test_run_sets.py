@@ -104,3 +104,18 @@ def test_a_machine_that_nobody_has_is_refused_before_anything_starts(
     done = forkyard("run", "tasks", "-a", "oracle", "--base", "host")
     assert done.returncode == 1 and said.removeprefix("t/big/") in done.stderr.replace("\n", " ")
     assert not (tmp_path / "runs").exists()
+
+
+def test_sets_are_named_the_same_way_to_eval_and_to_validate(forkyard: Forkyard, sets: Path, tmp_path: Path) -> None:
+    named = ("-d", "org/set@1.0", "--registry", "shelf", "--base", "host")
+    done = forkyard("eval", *named, "--env.agent.harness", "nop", "--run.name", "r")
+    assert done.returncode == 0, done.stderr
+    assert played(tmp_path, "r") == ["t/a", "t/ab", "t/b"]
+    assert read_plan(tmp_path / "runs/r").registered == ("org/set@1.0",)
+    done = forkyard("eval", "set-1.0.tar.gz", "--base", "host", "--env.agent.harness", "nop", "--dry-run")
+    assert done.returncode == 0 and "t/a, t/ab, t/b" in done.stdout, done.stderr
+    done = forkyard("validate", *named, "--only-setup")
+    assert done.returncode == 0 and "3 tasks: 3 valid" in done.stdout, done.stderr
+    for command in ("eval", "validate"):
+        assert "https://a.test/x@main names no commit" in forkyard(command, "https://a.test/x@main").stderr
+        assert "one TASKSET at a time" in forkyard(command, "tasks", *named).stderr

@@ -21,7 +21,7 @@ from forkyard.sandbox.contract import Check, Outcome, checks, expect, needs, run
 from forkyard.sandbox.contract.promise import expect_raises, needs_of
 from forkyard.sandbox.contract.runner import PREFIX
 from forkyard.sandbox.subprocess import SubprocessProvider, SubprocessSandbox
-from forkyard.sandbox.subprocess.command import Command
+from forkyard.sandbox.subprocess.command import Child, Command
 from forkyard.sandbox.subprocess.processes import kill_tree
 from forkyard.sandbox.subprocess.sandbox import sandbox_marker
 from forkyard.sandbox.subprocess.store import Record
@@ -85,7 +85,7 @@ class KillsOnlyTheChild(Planted):
     waits = True
     caught_by = ("deadline_kills_the_whole_tree", "a_cancelled_run_kills_its_tree")
 
-    def _end(self, command: Command, key: str) -> None:
+    def _end(self, command: Child, key: str) -> None:
         if command.leader is not None:
             os.kill(command.leader, 9)
             os.waitid(os.P_PID, command.leader, os.WEXITED | os.WNOWAIT)
@@ -94,7 +94,7 @@ class KillsOnlyTheChild(Planted):
 class KillsOneAfterAnother(Planted):
     caught_by = ("nothing_goes_on_after_the_deadline",)
 
-    def _end(self, command: Command, key: str) -> None:
+    def _end(self, command: Child, key: str) -> None:
         for pid in Path(f"/proc/{command.leader}/task/{command.leader}/children").read_text().split():
             os.kill(int(pid), 9)
         time.sleep(0.2)
@@ -473,7 +473,7 @@ async def test_a_run_of_the_contract_tells_kept_broken_and_not_declared(tmp_path
     assert list(broken) == list(LosesSignals.caught_by), broken
     for name, check in CHECKS.items():
         not_declared = results[name].outcome is Outcome.NOT_DECLARED
-        assert not_declared == bool(check.needs - {Feature.FORK})
+        assert not_declared == bool(check.needs - SubprocessProvider.features)
 
 
 def test_checks_are_found_by_name_and_say_what_they_promise() -> None:

@@ -26,5 +26,5 @@ async def test_subprocess_keeps_its_promises(check: Check, provider: SubprocessP
     assert result.outcome is Outcome.KEPT, result.message
 
 
-async def test_subprocess_promises_nothing_but_forks(provider: SubprocessProvider) -> None:
-    assert provider.features == {Feature.FORK}
+async def test_subprocess_promises_nothing_but_forks_and_processes(provider: SubprocessProvider) -> None:
+    assert provider.features == {Feature.FORK, Feature.PROCESSES}

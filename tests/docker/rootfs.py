@@ -12,7 +12,7 @@ from pathlib import Path
 PROGRAMS = """
 bash sh cat head tail od stat readlink truncate mkfifo setsid sed grep ls cp mv rm mkdir rmdir ln chmod chown touch
 sleep id env printf echo test true false wc sort uniq tr seq yes nohup sha256sum timeout kill ps hostname find xargs
-paste cut tee dd df mount umount ipcmk unshare awk mktemp date expr basename dirname uname
+stty tty paste cut tee dd df mount umount ipcmk unshare awk mktemp date expr basename dirname uname
 """.split()
 _PASSWD = """root:x:0:0::/root:/bin/sh
 daemon:x:1:1::/:/bin/sh

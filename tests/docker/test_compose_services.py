@@ -10,6 +10,7 @@ import pytest
 
 import forkyard as vf
 from benchmarks.dockerd import Docker
+from forkyard.env import agent_at
 from forkyard.harness import OracleHarness
 from forkyard.run.images import Images
 from forkyard.sandbox import Feature
@@ -97,7 +98,7 @@ async def test_an_agent_provides_the_whole_project_and_closes_it(
 ) -> None:
     task = written(tmp_path / "task", {**FILES, "task.toml": "", "tests/test.sh": SHARED})
     images = Images(docker, None)
-    agent = vf.make_agent(vf.Seat(OracleHarness(), docker, images.image_for))
+    agent = agent_at(vf.Seat(OracleHarness(), docker, images.image_for))
     async with agent.provision(task) as box:
         trace = await agent.run(task, runtime=box)
         assert (trace.status, trace.reward) == (vf.Status.SCORED, 1.0), trace.reason

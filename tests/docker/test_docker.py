@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -214,3 +217,25 @@ async def test_an_engine_that_is_killed_is_no_fault_of_the_sandboxes(tmp_path: P
             async with DockerProvider(tmp_path / "home", f"unix://{again.socket}") as later:
                 assert len(await later.sweep()) == 1
                 assert await later.sandboxes() == []
+
+
+async def test_a_container_that_comes_up_without_its_disk_is_started_again(
+    docker: DockerProvider, engine: Docker
+) -> None:
+    sandbox = await docker.create(SandboxSpec(BASE))
+    await sandbox.write("/kept", b"kept")
+    await sandbox.stop()
+    driver = json.loads(engine.call("GET", f"/containers/{sandbox.id}/json"))["GraphDriver"]
+    if driver["Name"] != "overlay2" or not Path(driver["Data"]["MergedDir"]).parent.is_dir():
+        pytest.skip("this Engine has its containers' disks elsewhere")
+    taking = asyncio.create_task(asyncio.to_thread(_taken_away_once, driver["Data"]["MergedDir"]))
+    await asyncio.gather(sandbox.start(), taking)
+    assert await sandbox.read("/kept") == b"kept"
+    await sandbox.close()
+
+
+def _taken_away_once(place: str) -> None:
+    """Unmount what the Engine mounts for a container before its processes get to it."""
+    while not os.path.ismount(place):
+        time.sleep(0.002)
+    subprocess.run(["umount", "--lazy", place], check=True)

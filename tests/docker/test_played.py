@@ -24,6 +24,7 @@ from tests.docker.parts import containers
 from tests.env.parts import answering, play, roles
 from tests.env.test_model_routes import TASK, Inside
 from tests.model.provider import reply
+from tests.run.parts import agent_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/envs/code_task.py"
@@ -136,7 +137,7 @@ def with_compose(engine: Docker, home: Path) -> None:
 
 
 def plan(tmp_path: Path, **fields: Any) -> Plan:
-    return Plan(**{"out": tmp_path / "runs", "harness": "nop", "provider": "docker", **fields})
+    return Plan(**{"out": tmp_path / "runs", "agent": agent_of("nop", provider="docker"), **fields})
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -166,8 +167,8 @@ async def test_a_verifier_elsewhere_has_images_of_its_own_provider_and_a_refusal
     runtime = {"type": f"{__name__}:Elsewhere", "home": str(tmp_path / "verifiers")}
     fields: dict[str, Any] = {"env": "isolated-verifier", "env_config": {"verifier": {"runtime": runtime}}}
     wanted = plan(tmp_path, paths=(EXAMPLE,), **fields)
-    async with prepared(wanted, DockerProvider(tmp_path / "home", engine.address)) as ready, ready.env.serving():
-        (trace,) = (await ready.env.run_episode(ready.tasks[0], vf.Slot(), ready.seats)).traces
+    async with prepared(wanted, DockerProvider(tmp_path / "home", engine.address)) as ready:
+        (trace,) = (await ready.play(ready.tasks[0], vf.Slot(), ready.seats, lambda *_: None)).traces
         assert (trace.status, trace.reward, trace.sandbox_provider) == (vf.Status.SCORED, 0.0, "docker"), trace.reason
         assert [each.closed for each in Elsewhere.opened] == [False]
     with pytest.raises(ConfigError):

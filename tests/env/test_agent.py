@@ -17,6 +17,7 @@ from forkyard.harness import BashHarness, OracleHarness
 from forkyard.sandbox import NO_NETWORK, Network
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.subprocess import SubprocessProvider
+from forkyard.task.machine import Networks
 from tests.env.parts import Commands, Says, answering, play, seat
 from tests.model.provider import reply
 
@@ -287,6 +288,22 @@ async def test_messages_that_are_left_are_said_with_the_next_turn_or_within_the_
     assert episode.errors == []
 
 
+async def test_3_4_an_agent_that_gives_no_reply_ends_the_conversation(local: LocalProvider) -> None:
+    class Silent(Says):
+        async def launch(self, ctx: vf.ModelContext, task: vf.Task, trace: vf.Trace, runtime: vf.Sandbox) -> None:
+            """Say nothing."""
+
+    async def run(task: vf.Task, agents: vf.Agents) -> None:
+        async with agents.agent.interaction(vf.Task(vf.TaskData(name="quiet"))) as talk:
+            segment = await talk.turn("Hello?")
+            assert (segment.root_reply, segment.last_reply, segment.terminated) == (None, "", True)
+            with pytest.raises(ValueError, match="the conversation is over"):
+                await talk.turn("Anybody?")
+
+    episode = await play(env_of(run), TASK, {"agent": seat(local, Silent())})
+    assert episode.errors == [] and episode.traces[0].ok
+
+
 async def test_a_limit_or_an_error_ends_the_conversation(local: LocalProvider) -> None:
     async def limited(talk: Any) -> None:
         assert not (await talk.turn("a")).terminated
@@ -396,8 +413,8 @@ async def test_a_conversation_that_is_cancelled_leaves_no_sandbox(local: LocalPr
 async def test_a_lent_sandbox_of_a_task_with_a_network_for_setup_fits_that_task(local: LocalProvider) -> None:
     class Phases(vf.Task):
         @property
-        def setup_network(self) -> Network | None:
-            return Network("allowlist", ("localhost:1",))
+        def networks(self) -> Networks:
+            return Networks(self.network, setup=Network("allowlist", ("localhost:1",)))
 
     async def run(task: vf.Task, agents: vf.Agents) -> None:
         async with agents.agent.provision(task) as box:

@@ -169,7 +169,8 @@ async def test_a_judge_whose_provider_fails_is_worth_another_try(local: LocalPro
 
 
 async def test_a_solver_that_wrecks_the_shared_sandbox_earns_no_second_try(local: LocalProvider) -> None:
-    for wreck in ("rm -rf /usr /bin /lib* 2>/dev/null", "rm -rf /tmp; ln -s /dev/null /tmp", "chmod 000 /tmp /"):
+    whole = "timeout -s KILL 4 rm -rf /bin /lib* /usr/bin /usr 2>/dev/null"  # all of it may take a minute
+    for wreck in (whole, "rm -rf /tmp; ln -s /dev/null /tmp", "chmod 000 /tmp /"):
         episode = await judged(local, judge(verdict("yes")), wreck, shared=True)
         assert {trace.status for trace in episode.by_agent["solver"]} <= {
             vf.Status.INDETERMINATE,

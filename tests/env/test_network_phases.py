@@ -10,6 +10,7 @@ import forkyard as vf
 from forkyard.sandbox import NO_NETWORK, Network
 from forkyard.sandbox.local import LocalProvider
 from forkyard.task import VerifierMode
+from forkyard.task.machine import Networks
 from tests.support.web import Web, served
 
 GET = "curl -sS --noproxy '' http://localhost:{port}/{phase} || true"
@@ -53,12 +54,8 @@ class Phases(vf.Task[Data]):
         return self._of("agent")
 
     @property
-    def setup_network(self) -> Network:
-        return self._of("setup")
-
-    @property
-    def verifier_network(self) -> Network:
-        return self._of("verifier")
+    def networks(self) -> Networks:
+        return Networks(self.network, self._of("setup"), self._of("verifier"))
 
     async def setup(self, runtime: vf.Sandbox) -> None:
         await runtime.run(GET.format(port=self.data.port, phase="setup"), timeout=20)

@@ -11,8 +11,7 @@ import pytest
 import pytest_asyncio
 
 import forkyard as vf
-from forkyard.env import SingleAgentEnv, UserSimEnv
-from forkyard.env.agent import make_agent
+from forkyard.env import SingleAgentEnv, UserSimEnv, agent_at
 from forkyard.harness import OracleHarness
 from forkyard.sandbox.local import LocalProvider
 from forkyard.task import VerifierMode, load_task
@@ -262,7 +261,7 @@ async def test_each_step_is_a_conversation_of_its_own_and_limits_hold_over_all_o
 
 
 async def test_a_task_in_stages_cannot_be_talked_through(provider: LocalProvider, tmp_path: Path) -> None:
-    agent = make_agent(seat(provider, Acts({"content": "one"})))
+    agent = agent_at(seat(provider, Acts({"content": "one"})))
     with pytest.raises(ValueError, match="played in stages"):
         async with agent.interaction(staged(tmp_path, "", {})):
             pass
@@ -279,6 +278,6 @@ async def test_steps_whose_scoring_is_put_off_are_played_and_not_graded(
 ) -> None:
     task = staged(tmp_path, "", {}, {"solve": "touch /app/second"})
     put_off = task.defer_scoring()
-    trace = await make_agent(seat(provider, OracleHarness())).run(put_off)
+    trace = await agent_at(seat(provider, OracleHarness())).run(put_off)
     assert trace.status is None and "stages" not in trace.verifier
     assert [message["role"] for message in trace.messages] == ["user", "assistant"] * 2

@@ -59,6 +59,27 @@ async def test_the_scripts_of_the_table(local: LocalProvider, row: dict[str, Any
     assert assistant.ok
 
 
+async def test_two_who_never_end_talk_no_longer_than_the_user_may_by_default(local: LocalProvider) -> None:
+    assistant, user = await talk(local, ["Hello."] * 20, ["Yes?"] * 20)
+    assert (assistant.metrics["user_turns"], assistant.info["ended_by"], user.steps) == (8.0, "max_turns", 8)
+    assert assistant.ok
+
+
+def test_what_is_left_open_of_the_user_stays_as_it_is_here() -> None:
+    config = UserSimConfig.model_validate({"user": {"model": "other"}})
+    assert (config.user.model, config.user.max_turns, config.user.harness) == (
+        "other",
+        8,
+        vf.UserSimConfig().user.harness,
+    )
+    chosen = UserSimConfig.model_validate(
+        {"user": {"harness": {"id": "bash", "output_chars": 10}, "max_turns": 3}}
+    ).user
+    assert (chosen.max_turns, chosen.harness and chosen.harness.model_dump()) == (3, {"id": "bash", "output_chars": 10})
+    assert UserSimConfig.model_validate({"user": {"max_turns": None}}).user.max_turns == 8
+    assert UserSimConfig.model_validate(config.model_dump(exclude_defaults=True)) == config
+
+
 async def test_who_hears_what(local: LocalProvider) -> None:
     assistant, user = await talk(local, ["A", "B", DONE], ["one", "two"])
     assert [(m["role"], m["content"]) for m in assistant.messages] == [

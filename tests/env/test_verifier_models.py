@@ -11,7 +11,7 @@ import pytest
 import forkyard as vf
 from forkyard.env import SingleAgentEnv
 from forkyard.errors import ConfigError
-from forkyard.gateway import Gateway, Price, Prices, Upstream, Upstreams
+from forkyard.gateway import Budget, Gateway, Price, Prices, Upstream, Upstreams
 from forkyard.harness import NopHarness
 from forkyard.model import Place
 from forkyard.run import Plan
@@ -21,6 +21,7 @@ from forkyard.task import VerifierMode, load_task
 from forkyard.trace import Status
 from tests.env.parts import play, seat
 from tests.model.provider import FakeProvider, playing, reply
+from tests.run.parts import agent_of
 
 HEAD = '[task]\nname = "cases/judged"\n[environment]\ndocker_image = "host"\nnetwork_mode = "no-network"\n[verifier]\n'
 ASKS = HEAD + 'environment_mode = "{}"\n[verifier.env]\nOPENAI_API_KEY = "${{OPENAI_API_KEY}}"\nPLAIN = "${{PLAIN}}"\n'
@@ -87,6 +88,27 @@ async def test_its_budget_is_at_most_5_dollars_and_being_over_it_is_no_score(
     assert "budget of 5 USD" in str(trace.reason)
 
 
+@pytest.mark.parametrize(
+    ("budget", "rewards"), [(None, [0.5, 1.0]), (0.09, [0.5, None])], ids=["both are paid", "one is paid"]
+)
+async def test_the_judges_of_all_steps_have_one_budget_and_one_account(
+    budget: float | None, rewards: list[float | None], local: LocalProvider, tmp_path: Path
+) -> None:
+    steps = "".join(f'[[steps]]\nname = "{name}"\n' for name in ("one", "two"))
+    for name in ("one", "two"):
+        (tmp_path / "steps" / name).mkdir(parents=True)
+        (tmp_path / "steps" / name / "instruction.md").write_text("Do it.\n")
+    async with priced(1000.0, reply("0.5"), reply("1")) as (gateway, upstream):
+        bound = None if budget is None else Budget(usd=budget)
+        chosen = seat(local, NopHarness(), gateway=gateway, model="judge-1", budget=bound)
+        task = judged(tmp_path, ASKS.format("shared") + steps)
+        (trace,) = (await play(SingleAgentEnv(), task, {"agent": chosen})).traces
+    assert [stage["reward"] for stage in trace.verifier["stages"]] == rewards, trace.reason
+    paid = sum(reward is not None for reward in rewards)
+    assert len(upstream.asked) == paid
+    assert trace.verifier["judge_cost_usd"] == pytest.approx(0.015 * paid) == pytest.approx(trace.cost_usd)
+
+
 async def test_what_a_run_says_to_verifiers_wins_and_anything_else_is_refused_by_name(
     local: LocalProvider, tmp_path: Path
 ) -> None:
@@ -106,7 +128,7 @@ def test_a_task_that_wants_a_judge_is_refused_by_name_when_nobody_can_be_asked(
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     task = judged(tmp_path, ASKS.format("shared").replace("OPENAI", "ANTHROPIC"))
-    plan = Plan(harness="oracle", paths=(tmp_path,))
+    plan = Plan(agent=agent_of("oracle"), paths=(tmp_path,))
     with pytest.raises(ConfigError, match="verifier of task cases/judged asks a model by ANTHROPIC_API_KEY, and no up"):
         gateway_of(plan, list(verifiers_of([task])), 0.0)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-nobody")

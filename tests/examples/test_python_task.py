@@ -52,14 +52,14 @@ def test_the_script_prints_what_its_page_shows(home: Path) -> None:
 def test_the_command_line_finds_the_tasks_of_the_script_and_of_its_page() -> None:
     (task,) = load_taskset(ROOT / "examples/python_task.py")
     assert (task.name, task.network) == ("answer", None)
-    code, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"vf": vf, "itertools": itertools, "Answer": type(task)}
     exec(code, names)
     assert [task.name for task in names["Sums"]().take(2)] == ["sum-0", "sum-1"]
 
 
 async def test_the_env_of_the_page_leaves_a_trace_for_each_rollout(local: LocalProvider) -> None:
-    _, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    _, code, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"vf": vf}
     exec(code, names)
 

@@ -50,10 +50,10 @@ def test_the_command_has_the_options_shown() -> None:
 
 
 async def test_the_requests_shown_open_and_end_a_rollout() -> None:
-    from tests.gateway.test_desk import desk
+    from tests.gateway.test_alone import alone
 
     shown = re.findall(r"^\$ curl .*$", PAGE, re.MULTILINE)
-    async with providing(whole(chat_body())) as provider, desk(provider) as at:
+    async with providing(whole(chat_body())) as provider, alone(provider) as at:
         script = "\n".join(line.removeprefix("$ ").replace("http://127.0.0.1:9170", at.base_url) for line in shown)
         opening, ending = script.split("\n")
         pipe = asyncio.subprocess.PIPE

@@ -14,7 +14,7 @@ from tests.gateway.upstream import chat_chunks, events
 
 @pytest.mark.slow
 async def test_256_streams_hold_at_once() -> None:
-    pieces = chat_chunks(*({"content": f"word {number} "} for number in range(20)))
+    pieces = chat_chunks(*({"content": f"word {number} "} for number in range(8)))
     play = replace(events(*pieces), hold_at=5)
     body = {"model": "m", "messages": TALK, "stream": True, "stream_options": {"include_usage": True}}
     async with stage(play) as at:

@@ -20,6 +20,7 @@ from tests.support.upstream import Turn, Upstream
 from tests.support.web import served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+WRITABLE = "FROM debian:bookworm-slim\nRUN mkdir -m 1777 /app\nWORKDIR /app\n"  # one image, so one installation
 KEY = "sk-a-key-that-nobody-inside-may-see"
 
 
@@ -64,7 +65,7 @@ async def played(
 async def test_a_rollout_is_played_recorded_and_graded(
     cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_task(tmp_path / "tasks", "write")
+    write_task(tmp_path / "tasks", "write", docker=WRITABLE)
     upstream = Upstream(Turn(COMMAND), cli.done)
     line = await played(cli, upstream, home, tmp_path, monkeypatch)
     assert (line["status"], line["reward"], line["stop"]) == ("SCORED", 1.0, "agent_completed"), line
@@ -83,7 +84,7 @@ async def test_a_rollout_is_played_recorded_and_graded(
 async def test_a_refusal_of_the_gateway_is_a_normal_end(
     cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_task(tmp_path / "tasks", "write")
+    write_task(tmp_path / "tasks", "write", docker=WRITABLE)
     line = await played(cli, Upstream(Turn(COMMAND)), home, tmp_path, monkeypatch, max_turns=1)
     assert (line["status"], line["reward"], line["stop"]) == ("SCORED", 1.0, "max_turns"), line
     assert line["steps"] == 1
@@ -94,7 +95,7 @@ async def test_a_refusal_of_the_gateway_is_a_normal_end(
 async def test_a_model_that_never_answers_is_no_zero(
     cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_task(tmp_path / "tasks", "write")
+    write_task(tmp_path / "tasks", "write", docker=WRITABLE)
     upstream = Upstream(Turn(status=401, text="no such key"))
     line = await played(cli, upstream, home, tmp_path, monkeypatch)
     assert (line["status"], line["reward"]) == ("INFRASTRUCTURE_ERROR", None), line
@@ -111,6 +112,3 @@ async def test_it_runs_as_the_task_s_agent(
     line = await played(cli, upstream, home, tmp_path, monkeypatch)
     assert (line["status"], line["reward"]) == ("SCORED", 1.0), line
     assert "nobody" in json.dumps(line["messages"])
-
-
-WRITABLE = "FROM debian:bookworm-slim\nRUN mkdir -m 1777 /app\nWORKDIR /app\n"

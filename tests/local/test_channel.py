@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
+from forkyard.sandbox.held.channel import Channel, Interrupted, Reply
 from forkyard.sandbox.inside import wire
-from forkyard.sandbox.local.channel import Channel, Interrupted, Reply
 
 LARGE = "x" * (4 << 20)  # more than any socket takes at once
 

@@ -278,8 +278,11 @@ async def test_an_owner_killed_while_it_copies_leaves_nothing_a_sweep_does_not_r
         removed = await provider.sweep()
         assert any("source" in line for line in removed)
         assert await provider.sandboxes() == []
+    async with asyncio.timeout(20):
+        while left_on_disk(tmp_path)["trash"]:  # the dead owner's janitor may still be at it
+            await asyncio.sleep(0.01)
     left = left_on_disk(tmp_path)
-    assert (len(left["disks"]), left["trash"], left["engines"]) == (1, [], [])
+    assert (len(left["disks"]), left["engines"]) == (1, [])
 
 
 def copying(disk: Path, enough: int) -> bool:

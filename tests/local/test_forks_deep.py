@@ -150,8 +150,8 @@ async def test_a_sweep_by_age_takes_what_was_not_used_and_never_what_runs_or_an_
             if name != "runs":
                 await boxes[name].stop()
         child = await boxes["parent"].fork()
-        provider.store._db.execute("UPDATE history SET used = ?", (time.time() - 8 * 86400,))
-        provider.store._db.execute("UPDATE boxes SET created = created - ?", (8 * 86400,))
+        provider.store.db.execute("UPDATE history SET used = ?", (time.time() - 8 * 86400,))
+        provider.store.db.execute("UPDATE boxes SET created = created - ?", (8 * 86400,))
         await provider.open("fresh")
         assert await provider.sweep_unused(9 * 86400) == []
         assert await provider.sweep_unused(7 * 86400) == ["sandbox old: last used 8.0 days ago"]

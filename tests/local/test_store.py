@@ -23,10 +23,10 @@ def test_a_durable_change_that_fails_leaves_others_as_fast_as_they_were(tmp_path
         store.remove(box)
         with pytest.raises(ConfigError, match="sandbox named was removed meanwhile"):
             store.put_image("image", box, ImageConfig())
-        assert store._db.execute("PRAGMA synchronous").fetchone() == NORMAL
+        assert store.db.execute("PRAGMA synchronous").fetchone() == NORMAL
         assert store.all("image") == []
     finally:
-        store.close()
+        store.close(tidy=True)
 
 
 def test_whoever_is_removed_meanwhile_is_called_what_it_was(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_whoever_is_removed_meanwhile_is_called_what_it_was(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match="image mine was removed meanwhile"):
             store.add_running(image.origin, "c" * 32, None, ImageConfig())
     finally:
-        store.close()
+        store.close(tidy=True)
 
 
 async def test_the_spawner_keeps_nothing_of_its_rehearsal(local: LocalProvider) -> None:

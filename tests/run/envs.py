@@ -68,3 +68,30 @@ class Cannot(Pair):
 
     async def start(self) -> None:
         raise RuntimeError("no room")
+
+
+class Unsure(Pair):
+    """Is content with its second play only."""
+
+    id = "unsure"
+
+    def complete(self, episode: vf.Episode) -> bool:
+        return episode.traces[0].slot.attempt == 1
+
+
+class Forgives(Breaks):
+    """Fails, and calls it done."""
+
+    id = "forgives"
+
+    def complete(self, episode: vf.Episode) -> bool:
+        return True
+
+
+class Puzzled(Pair):
+    """Does not know."""
+
+    id = "puzzled"
+
+    def complete(self, episode: vf.Episode) -> bool:
+        raise KeyError("what?")

@@ -58,6 +58,7 @@ async def test_what_a_smaller_budget_cut_short_is_played_again_with_more(
         )
         (first,) = lines(run)
         assert first["status"] == "BUDGET"
+        assert first["info"]["over_budget"] == {"whose": "run", "usd": 0.5, "tokens": None, "calls": None}
         for same in (None, 0.5, first["cost_usd"] / 2):
             done = await resume(run, Heard(), provider=LocalProvider(home), budget_usd=same)
             assert done.played == 0 and lines(run) == [first]
@@ -79,6 +80,7 @@ async def test_a_rollout_that_spent_its_own_budget_is_done_whatever_the_run_has(
         await start(plan, Heard(), provider=LocalProvider(home))
         (line,) = lines(tmp_path / "runs/r")
         assert line["status"] == "BUDGET"
+        assert line["info"]["over_budget"] == {"whose": "rollout", "usd": 0.2, "tokens": None, "calls": None}
         again = await resume(tmp_path / "runs/r", Heard(), provider=LocalProvider(home), budget_usd=9.0)
         assert again.played == 0 and lines(tmp_path / "runs/r") == [line]
 

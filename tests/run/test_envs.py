@@ -122,8 +122,28 @@ async def test_an_env_that_fails_after_an_agent_acted_is_told_counted_and_played
     heard = Heard()
     again = await resume(tmp_path / "runs/r", heard, provider=LocalProvider(home))
     assert (again.played, again.errored) == (1, 1)
-    assert any("1 SCORED with an error of the env to be played again" in note for note in heard.notes)
+    assert any("1 SCORED that the env did not complete to be played again" in note for note in heard.notes)
     assert [line["attempt"] for line in lines(tmp_path / "runs/r")] == [1]
+
+
+async def test_an_env_says_which_of_its_episodes_a_resumed_run_keeps(tmp_path: Path, home: Path) -> None:
+    write_task(tmp_path / "tasks", "a")
+    for env, played, attempts in (("Unsure", 1, [1, 1]), ("Forgives", 0, [0]), ("Pair", 0, [0, 0])):
+        await start(plan_with(tmp_path, env, run=env), Heard(), provider=LocalProvider(home))
+        again = await resume(tmp_path / "runs" / env, Heard(), provider=LocalProvider(home))
+        assert again.played == played, env
+        assert [line["attempt"] for line in lines(tmp_path / "runs" / env)] == attempts
+        last = await resume(tmp_path / "runs" / env, Heard(), provider=LocalProvider(home))
+        assert last.played == 0, env
+
+
+async def test_an_env_that_cannot_say_whether_it_is_done_has_failed(tmp_path: Path, home: Path) -> None:
+    write_task(tmp_path / "tasks", "a")
+    outcome = await start(plan_with(tmp_path, "Puzzled"), Heard(), provider=LocalProvider(home))
+    assert (outcome.played, outcome.errored) == (1, 1)
+    found = lines(tmp_path / "runs/r")
+    assert {line["info"]["env_error"] for line in found} == {"Puzzled.complete(): KeyError: 'what?'"}
+    assert [line["status"] for line in found] == ["SCORED", "SCORED"]
 
 
 async def test_an_env_that_cannot_start_is_told(tmp_path: Path, home: Path) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from forkyard.report import shown
 from forkyard.run import Headline, Lines, Live
+from forkyard.run.check import grouped
+from forkyard.run.progress import outcome_line
 from forkyard.trace import Slot, Status, Trace
 
 HOSTILE = "\x1b]0;x\x07\x1b[2J"
@@ -89,3 +92,20 @@ def test_more_rollouts_than_the_terminal_has_lines_are_counted() -> None:
     with console.capture() as captured:
         console.print(live._view())
     assert "and 44 more" in captured.get()
+
+
+def test_the_rollouts_of_one_agent_in_an_episode_are_told_apart() -> None:
+    out = io.StringIO()
+    heard = Lines(out)
+    for episode, agent in (("e", "agent"), ("e", "judge"), ("e", "agent"), ("f", "agent")):
+        heard.finished(record(episode=episode, env="best-of-n", agent=agent, reward=1.125))
+    who = [line.partition(":")[0] for line in out.getvalue().splitlines()]
+    assert who == ["calc #0 agent", "calc #0 judge", "calc #0 agent 2", "calc #0 agent"]
+
+
+def test_a_reward_is_rounded_as_the_report_rounds_it() -> None:
+    assert "reward 1.13" in outcome_line(record(reward=1.125)) and shown(1.125) == "1.13"
+
+
+def test_a_task_of_which_the_same_is_said_twice_is_named_once() -> None:
+    assert grouped([("wrong", "a"), ("wrong", "a"), ("wrong", "b")]) == ["wrong (2 tasks: a, b)"]

@@ -17,7 +17,7 @@ from forkyard.sandbox import SandboxSpec
 from forkyard.sandbox.keeping import KeepPolicy
 from forkyard.sandbox.local import LocalProvider
 from forkyard.trace import Status
-from tests.run.parts import CHECK, Heard, Naps, lines, plan_of, write_task
+from tests.run.parts import CHECK, Heard, Naps, agent_of, lines, plan_of, write_task
 
 WRONG = "#!/bin/bash\necho 0 > /logs/verifier/reward.txt\n"
 QUESTIONS = (Path(__file__).parent / "python_tasks.py").read_text()
@@ -58,7 +58,9 @@ def files_of(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", ["forked", "separate"])
-async def test_wrong_tests_are_put_right_without_playing_the_agent_again(tmp_path: Path, home: Path, mode: str) -> None:
+async def test_g6_wrong_tests_are_put_right_without_playing_the_agent_again_or_touching_the_run(
+    tmp_path: Path, home: Path, mode: str
+) -> None:
     toml = "" if mode == "forked" else '[verifier]\nenvironment_mode = "separate"\n'
     task = write_task(tmp_path / "tasks", "a", check=WRONG, toml=toml)
     if mode == "separate":
@@ -142,14 +144,29 @@ async def test_what_cannot_be_graded_again_is_said_and_the_rest_is(tmp_path: Pat
     assert not (tmp_path / "runs" / "none").exists()
 
 
-async def test_shared_verification_leaves_nothing_to_grade_again(tmp_path: Path, home: Path) -> None:
+async def test_g1_shared_verification_leaves_no_disk_to_grade_again(tmp_path: Path, home: Path) -> None:
     write_task(tmp_path / "tasks", "a")
     source = await played(tmp_path, home, verifier=None)
     with pytest.raises(ConfigError, match="among the hidden files.*--verifier forked"):
         await again(tmp_path, home, source)
 
 
-async def test_artifacts_alone_are_no_disk_and_new_ones_were_not_collected(tmp_path: Path, home: Path) -> None:
+async def test_artifacts_that_a_shared_verifier_never_met_are_graded_apart(tmp_path: Path, home: Path) -> None:
+    check = "#!/bin/bash\necho vandal > /app/answer.txt; echo 0 > /logs/verifier/reward.txt\n"
+    task = write_task(tmp_path / "tasks", "a", check=check)
+    (task / "task.toml").write_text(ARTIFACT + (task / "task.toml").read_text())
+    source = await played(tmp_path, home, verifier=None)
+    assert [(line["reward"], line["verifier"]["mode"]) for line in lines(source)] == [(0.0, "shared")]
+    before = files_of(source)
+    with pytest.raises(ConfigError, match="no disk is kept of that: grade its artifacts with --verifier separate"):
+        await again(tmp_path, home, source, tests=good_tests(tmp_path))
+    await again(tmp_path, home, source, tests=tmp_path / "good-tests", verifier="separate")
+    (line,) = lines(tmp_path / "runs" / "again")
+    assert (line["reward"], line["verifier"]["mode"]) == (1.0, "separate"), line["reason"]
+    assert files_of(source) == before
+
+
+async def test_g4_artifacts_alone_are_no_disk_and_others_were_not_collected(tmp_path: Path, home: Path) -> None:
     task = write_task(tmp_path / "tasks", "a", toml='[verifier]\nenvironment_mode = "separate"\n')
     toml = (task / "task.toml").read_text()
     (task / "task.toml").write_text(ARTIFACT + toml)
@@ -159,9 +176,33 @@ async def test_artifacts_alone_are_no_disk_and_new_ones_were_not_collected(tmp_p
     (task / "task.toml").write_text('artifacts = ["/app/answer.txt", "/app/more"]\n' + toml)
     with pytest.raises(ConfigError, match="not collected: /app/more"):
         await again(tmp_path, home, source)
+    (task / "task.toml").write_text('artifacts = [{source = "/app/answer.txt", exclude = ["*.o"]}]\n' + toml)
+    with pytest.raises(ConfigError, match="leaves out other parts of artifacts than it did: /app/answer.txt"):
+        await again(tmp_path, home, source)
+    (task / "task.toml").write_text('artifacts = [{source = "/app/answer.txt", destination = "a"}]\n' + toml)
+    await again(tmp_path, home, source)  # where it lies on the host is nothing to a verifier
 
 
-async def test_collected_artifacts_that_are_gone_are_told(tmp_path: Path, home: Path) -> None:
+async def test_g5_g8_what_stopped_the_agent_stands_and_what_the_verifier_ran_into_does_not(
+    tmp_path: Path, home: Path
+) -> None:
+    toml = '[agent]\ntimeout_sec = 0.3\n[verifier]\nenvironment_mode = "separate"\n'
+    solve = "#!/bin/bash\nmkdir /app/out; echo done > /app/answer.txt; sleep 100\n"
+    task = write_task(
+        tmp_path / "tasks", "a", solve=solve, check="#!/bin/bash\nmkdir /logs/verifier/reward.txt\n", toml=toml
+    )
+    (task / "task.toml").write_text('artifacts = ["/app/answer.txt", "/app/out"]\n' + (task / "task.toml").read_text())
+    source = await played(tmp_path, home, verifier=None)
+    (before,) = lines(source)
+    assert (before["stop"], before["status"]) == ("agent_timeout", "SCORING_ERROR")
+    check = '#!/bin/bash\n[ -z "$(ls -A /app/out)" ] && echo 1 > /logs/verifier/reward.txt\n'
+    await again(tmp_path, home, source, tests=good_tests(tmp_path, check))
+    (line,) = lines(tmp_path / "runs" / "again")
+    assert (line["stop"], line["timeout"], line["status"], line["reward"]) == ("agent_timeout", True, "SCORED", 1.0)
+    assert line["verifier"]["code"] == "scored" and line["error"] is None
+
+
+async def test_g7_collected_artifacts_that_are_gone_are_told(tmp_path: Path, home: Path) -> None:
     task = write_task(tmp_path / "tasks", "a", toml='[verifier]\nenvironment_mode = "separate"\n')
     (task / "task.toml").write_text(ARTIFACT + (task / "task.toml").read_text())
     source = await played(tmp_path, home, verifier=None)
@@ -172,7 +213,7 @@ async def test_collected_artifacts_that_are_gone_are_told(tmp_path: Path, home: 
             await again(tmp_path, home, source)
 
 
-async def test_a_task_that_is_gone_or_has_another_name_is_refused(tmp_path: Path, home: Path) -> None:
+async def test_g2_a_task_that_is_gone_or_has_another_name_is_refused(tmp_path: Path, home: Path) -> None:
     task = write_task(tmp_path / "tasks", "a")
     write_task(tmp_path / "tasks", "b")
     source = await played(tmp_path, home)
@@ -402,7 +443,7 @@ async def test_envs_that_score_several_traces_together_are_refused(tmp_path: Pat
         await again(tmp_path, home, source)
 
 
-async def test_a_task_that_has_steps_or_asks_a_model_by_now_is_refused(tmp_path: Path, home: Path) -> None:
+async def test_g3_a_task_that_has_steps_or_asks_a_model_by_now_is_refused(tmp_path: Path, home: Path) -> None:
     task = write_task(tmp_path / "tasks", "a")
     source = await played(tmp_path, home)
     toml = task / "task.toml"
@@ -418,7 +459,7 @@ async def test_a_task_that_has_steps_or_asks_a_model_by_now_is_refused(tmp_path:
 
 
 def test_a_plan_holds_what_is_graded_again_alone() -> None:
-    plan = Plan(paths=(Path("x"),), harness="nop", samples=3, regraded={"a": (0, 2), "b": (1,)})
+    plan = Plan(paths=(Path("x"),), agent=agent_of("nop"), samples=3, regraded={"a": (0, 2), "b": (1,)})
     plan = plan.model_copy(update={"tasks": {"a": None, "b": None}})
     assert plan.planned == 3
     assert [plan.holds("a", sample) for sample in range(4)] == [True, False, True, False]

@@ -5,8 +5,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from forkyard.interrupt import Interrupt
 from forkyard.run.images import Images
-from forkyard.run.interrupt import Interrupt
 from forkyard.run.schedule import slots
 from forkyard.sandbox import ImageConfig, SandboxSpec
 from forkyard.sandbox.local import LocalProvider

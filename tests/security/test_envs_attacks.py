@@ -207,6 +207,64 @@ async def test_code_of_an_env_that_exits_ends_its_episode_alone(local: LocalProv
     assert "SystemExit" in str(episode.errors[0])
 
 
+class ExitingTasksEnv(vf.Env):
+    """Its code is in tasks of its own, and exits before it begins, or while it is cancelled."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+        await agents.agent.run(task)
+        if self.where == "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._exit())
+                group.create_task(asyncio.sleep(60))
+        other = asyncio.create_task(self._exit_when_cancelled() if self.where == "cancelled" else self._nested())
+        await asyncio.sleep(0)
+        if self.where == "cancelled":
+            other.cancel()
+        await other
+
+    async def _exit(self) -> None:
+        sys.exit(4)
+
+    async def _nested(self) -> None:
+        await asyncio.gather(self._exit(), asyncio.sleep(0))
+
+    async def _exit_when_cancelled(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            sys.exit(4)
+
+
+@pytest.mark.parametrize("where", ["group", "nested", "cancelled"])
+async def test_code_that_exits_in_a_task_of_the_env_ends_its_episode_alone(local: LocalProvider, where: str) -> None:
+    agents = {"agent": seat(local, Commands("true"))}
+    broken, whole = await asyncio.gather(
+        play_only(ExitingTasksEnv(where), agents), play_only(vf.SingleAgentEnv(), agents)
+    )
+    assert "wanted to exit: SystemExit: 4" in str(broken.errors[0])
+    assert broken.traces[0].status is vf.Status.SCORED and broken.traces[0].info["env_error"]
+    assert whole.ok
+
+
+async def play_only(env: vf.Env[Any], agents: dict[str, vf.Seat]) -> vf.Episode:
+    return await env.run_episode(FAILS, vf.Slot("test"), agents)
+
+
+async def test_a_task_that_is_cancelled_before_it_begins_leaves_nothing_behind(local: LocalProvider) -> None:
+    class Quick(vf.Env):
+        async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+            never = asyncio.create_task(asyncio.sleep(60))
+            never.cancel()
+            await asyncio.gather(never, return_exceptions=True)
+            await agents.agent.run(task)
+
+    assert (await play(Quick(), FAILS, {"agent": seat(local, Commands("true"))})).ok
+
+
 @pytest.mark.parametrize(
     "wreck",
     [

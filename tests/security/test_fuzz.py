@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox import Sandbox, SandboxSpec
 from forkyard.sandbox.archive import unpack_untrusted
+from forkyard.sandbox.held.channel import Channel
 from forkyard.sandbox.inside import wire
 from forkyard.sandbox.local import LocalProvider
-from forkyard.sandbox.local.channel import Channel
 
 MORE = int(os.environ.get("FORKYARD_FUZZ", "0"))
 LIMIT = 4096
@@ -135,7 +135,7 @@ async def _answered(said: list[tuple[bytes, int]]) -> None:
     channel.end("the test is over")
 
 
-OPS = ("run", "pull", "push", "read", "write", "listen", "connect", "kill", "ping", "boot")
+OPS = ("run", "pull", "push", "read", "write", "listen", "connect", "kill", "ping", "boot", "terminal")
 requests = st.tuples(
     st.sampled_from(OPS) | st.text(max_size=8).filter(lambda op: op not in ("halt", "clear")),
     st.fixed_dictionaries(
@@ -154,6 +154,7 @@ requests = st.tuples(
             "disk": st.just("00000000") | anything,
             "stack": st.lists(st.text(max_size=5), max_size=2) | anything,
             "host": anything,
+            "terminal": anything,
         },
     ),
 )

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from forkyard.sandbox import PUBLIC, Network
-from forkyard.sandbox.network.door import Bounds, Door
+from forkyard.sandbox.network.door import Door
+from forkyard.sandbox.network.links import Bounds
 from tests.support.web import Web, certificate, echo, served
 
 BOUNDS = Bounds()

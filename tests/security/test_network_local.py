@@ -183,7 +183,7 @@ async def test_a_sandbox_does_not_meet_the_abstract_sockets_or_the_door_of_anoth
 
 
 async def test_a_port_that_pid_1_hands_out_is_a_tcp_socket_or_nothing() -> None:
-    from forkyard.sandbox.local.network import received_socket
+    from forkyard.sandbox.held.ports import received_socket
 
     left, right = socket.socketpair()
     with right:

@@ -15,7 +15,8 @@ from forkyard.cli.app import app
 HEAD = """# Commands
 
 Made from the commands themselves. Every command takes `-h`. Exit codes of `run`, `eval` and `resume`: 0 done, 1 usage
-or configuration, 2 some rollouts ended in an infrastructure failure, 3 a threshold was missed, 130 interrupted. What
+or configuration, 2 some rollouts ended in an infrastructure failure or in an error of
+the env's own code, or nothing was scored, 3 a threshold was missed, 130 interrupted. What
 `eval`, `validate` and `replay` take depends on what they are given; `-h` behind it shows all of it.
 """
 DOTTED: dict[str, Any] = {"eval": evals, "replay": replay, "validate": validate}

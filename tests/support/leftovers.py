@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import suppress
 from pathlib import Path
 
 from forkyard.sandbox.local.cgroups import find_controllers
@@ -11,12 +10,8 @@ from forkyard.sandbox.local.cgroups import find_controllers
 
 def processes_of(home: Path, *engines: str) -> list[int]:
     """Spawners, janitors and unused PID 1s of a home, which stand in it, and everything in its engines' groups."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            if _stands_in(entry, home) or _is_of(entry, engines):
-                found.append(int(entry.name))
-    return found
+    numbered = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [int(entry.name) for entry in numbered if _stands_in(entry, home) or _is_of(entry, engines)]
 
 
 def _stands_in(process: Path, home: Path) -> bool:

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from forkyard.sandbox import NO_NETWORK, PUBLIC, Network, SandboxSpec
+import forkyard as vf
+from forkyard.env.checks import seat_problems
+from forkyard.errors import ConfigError
+from forkyard.harness import NopHarness
+from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, Network, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from forkyard.task import invoke, load_task
 from forkyard.trace import Status, Trace
+from tests.env.parts import host_image
 from tests.task.conftest import MakeTask
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
@@ -38,9 +43,58 @@ def test_m2_m3_which_image_it_starts_from(
     task = load_task(make_task({"task.toml": text, **files}), {})
     apart = task.for_verifier()
     assert task.data.verifier == "separate"
-    assert apart.build_context == (context and task.files.root / context)
+    assert apart.origin.build == (context and task.files.root / context)
     assert apart.data.image == image
     assert (apart.name, apart.digest, apart.for_verifier()) == (task.name, task.digest, apart)
+
+
+COMPOSE = "tests/docker-compose.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "directory", "context"),
+    [
+        (SEPARATE, {COMPOSE: "services: {main: {build: .}, db: {image: x}}"}, "tests", None),
+        (SEPARATE, {COMPOSE: "services: {db: {image: x}}", "tests/Dockerfile": "FROM a"}, "tests", "tests"),
+        (OWN + 'docker_image = "b:1"\n', {COMPOSE: "services: {main: {build: .}}"}, None, None),
+    ],
+    ids=["of the file", "of tests/Dockerfile", "an image is named"],
+)
+def test_a_verifier_may_have_services_of_its_own(
+    make_task: MakeTask, text: str, files: dict[str, str], directory: str | None, context: str | None
+) -> None:
+    task = load_task(make_task({"task.toml": text, **files}), {})
+    apart = task.for_verifier()
+    assert apart.origin.compose == (directory and task.files.root / directory)
+    assert apart.origin.build == (context and task.files.root / context)
+    assert (Feature.COMPOSE in apart.needs, Feature.COMPOSE in task.needs) == (directory is not None, False)
+    noted = "tests/docker-compose.yaml is not brought up when an image is named for the verifier"
+    assert (noted in task.notes) == (directory is None)
+
+
+def test_the_services_of_a_verifier_are_not_those_of_its_agent(make_task: MakeTask) -> None:
+    files = {"environment/docker-compose.yaml": "services: {main: {image: x}}", "tests/Dockerfile": "FROM a"}
+    apart = load_task(make_task({"task.toml": SEPARATE, **files}), {}).for_verifier()
+    assert (apart.origin.compose, Feature.COMPOSE in apart.needs) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("services: [", "is no YAML"),
+        ("services: {db: {image: x}}", "has neither image nor build for the service 'main'"),
+    ],
+)
+def test_what_the_verifiers_compose_file_does_not_hold_is_told(said: str, expected: str, make_task: MakeTask) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        load_task(make_task({"task.toml": SEPARATE, COMPOSE: said}), {})
+    assert load_task(make_task({COMPOSE: said}, name="shared"), {}).notes[0].startswith(f"{COMPOSE} is not brought up")
+
+
+async def test_it_is_refused_where_there_are_no_services(make_task: MakeTask, provider: LocalProvider) -> None:
+    task = load_task(make_task({"task.toml": SEPARATE, COMPOSE: "services: {main: {build: .}}"}), {})
+    (told,) = seat_problems(task, vf.Seat(NopHarness(), provider, host_image))
+    assert "its separate verifier needs compose, which the provider local does not promise" in told
 
 
 def test_its_own_table_says_where_it_works_with_what(make_task: MakeTask) -> None:
@@ -55,7 +109,7 @@ def test_its_own_table_says_where_it_works_with_what(make_task: MakeTask) -> Non
     assert (task.data.workdir, apart.data.workdir) == ("/app", "/check")
     assert (task.data.resources.memory, apart.data.resources.memory) == (0.5, 1.0)
     assert (task.runtime_env(), apart.runtime_env()) == ({"A": "1"}, {"A": "a secret of the host"})
-    assert apart.build_seconds == 5.0
+    assert apart.origin.seconds == 5.0
     assert task.secrets.hide("a secret of the host") == "[redacted]"
 
 

@@ -63,9 +63,9 @@ def test_what_the_file_does_not_hold_is_told_when_the_task_is_read(
 )
 def test_main_is_of_the_tasks_image_unless_the_file_says_another(main: str, brings: bool, make_task: MakeTask) -> None:
     task = load_task(make_task({FILE: f"services: {{main: {main}}}", "task.toml": SEPARATE}), {})
-    assert task.brings_image is brings
-    assert (task.build_context is None) is brings
-    assert task.for_verifier().build_context == task.files.root / "environment"
+    assert task.origin.has_image is brings
+    assert (task.origin.build is None) is brings
+    assert task.for_verifier().origin.build == task.files.root / "environment"
 
 
 class Installed(NopHarness):

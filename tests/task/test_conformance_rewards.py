@@ -27,7 +27,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("agent", "test", "status", "reward"), ROWS.values(), ids=ROWS.keys())
-async def test_rewards(
+async def test_r1_r4_to_r7_what_a_verifier_leaves(
     agent: str, test: str, status: str, reward: float | None, make_task: MakeTask, sandbox: Sandbox
 ) -> None:
     task, trace = load_task(make_task({"tests/test.sh": f"#!/bin/bash\n{test}\n"}), {}), Trace()

@@ -35,12 +35,12 @@ def refused(make_task: MakeTask, text: str, files: dict[str, str | None] | None 
 
 def test_a_task_without_steps_has_one_stage_with_all_it_says(make_task: MakeTask) -> None:
     text = 'artifacts = ["/app/x"]\n[agent]\nuser = "bob"\n[verifier]\ntimeout_sec = 30\n'
-    files = {"solution/solve.sh": "x", "trajectory.json": "{}"}
+    files = {"solution/solve.sh": "x"}
     (stage,) = load_task(make_task({"task.toml": text, **files}), {}).stages
     assert (stage.name, stage.directory, stage.instruction) == ("", "", "Write done to /app/answer.txt.\n")
     assert (stage.agent.user, stage.agent_seconds, stage.verifier.timeout_sec) == ("bob", 3600, 30)
     assert (stage.tests, stage.script, stage.solution) == (("tests",), "tests/test.sh", "solution")
-    assert (stage.workdir, stage.setup, stage.trajectory) == (None, None, "trajectory.json")
+    assert (stage.workdir, stage.setup, stage.so_far) == (None, None, ())
     assert (stage.healthcheck, stage.min_reward, stage.passes(None)) == (None, {}, True)
     assert [entry.source for entry in stage.artifacts] == ["/logs/artifacts", "/app/x"]
     assert (stage.agent_network, stage.verifier_network) == (None, None)
@@ -52,17 +52,15 @@ def test_p2_s1_stages_come_in_the_order_of_the_file_with_their_files(make_task: 
         "steps/two/tests/test.sh": SCRIPT,
         "steps/two/solution/solve.sh": "x",
         "steps/two/workdir/setup.sh": "x",
-        "steps/two/trajectory.json": "{}",
         "solution/solve.sh": "y",
     }
     one, two = load(make_task, STEPS, files).stages
     assert (one.name, one.directory, one.instruction) == ("one", "steps/one", "First.\n")
     assert (one.tests, one.script, one.solution) == (("tests",), "tests/test.sh", "solution")
-    assert (one.workdir, one.setup, one.trajectory) == (None, None, None)
+    assert (one.workdir, one.setup, one.so_far) == (None, None, ())
     assert (two.instruction, two.tests) == ("Second.\n", ("tests", "steps/two/tests"))
     assert (two.script, two.solution) == ("steps/two/tests/test.sh", "steps/two/solution")
     assert (two.workdir, two.setup) == ("steps/two/workdir", "steps/two/workdir/setup.sh")
-    assert two.trajectory == "steps/two/trajectory.json"
 
 
 def test_the_first_stage_is_what_the_task_asks(make_task: MakeTask) -> None:

@@ -223,7 +223,7 @@ def test_name_hash_key_and_digest() -> None:
 
 def test_a_task_holds_no_secrets_and_leaves_the_time_of_builds_open_unless_it_says_so() -> None:
     task = Plain(Data())
-    assert task.secrets.hide("everything shows") == "everything shows" and task.build_seconds is None
+    assert task.secrets.hide("everything shows") == "everything shows" and task.origin.seconds is None
 
 
 def test_with_data_makes_a_checked_copy() -> None:

@@ -27,7 +27,7 @@ HOST = {"FOO": "value", "EMPTY": "", "A": "a", "B": "b"}
     ],
     ids=lambda value: f"E1-E12: {value}",
 )
-def test_only_a_whole_value_is_a_template(value: str, expected: str) -> None:
+def test_e1_to_e12_only_a_whole_value_is_a_template(value: str, expected: str) -> None:
     assert resolve(value, HOST) == expected
 
 

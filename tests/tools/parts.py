@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 import forkyard as vf
+from forkyard.sandbox import forwarded
 from forkyard.task import ToolServer
 
 
@@ -134,3 +136,11 @@ async def call(box: vf.Sandbox, url: str, tool: str, **arguments: Any) -> str:
     """The text of a tool's result, as a program inside the sandbox gets it."""
     answer = await ask(box, url, "tools/call", name=tool, arguments=arguments)
     return str(answer["result"]["content"][0]["text"]) if "result" in answer else str(answer)
+
+
+@asynccontextmanager
+async def outside(box: vf.Sandbox, url: str) -> AsyncIterator[str]:
+    """The address of a server in a sandbox, for clients of this machine."""
+    port, _, path = url.removeprefix("http://127.0.0.1:").partition("/")
+    async with forwarded(box, int(port)) as (host, at):
+        yield f"http://{host}:{at}/{path}"

@@ -238,7 +238,6 @@ class Bare(vf.Toolset):
         ([Named()], "called 'a b': a name is letters"),
         ([Till(), Till()], "two servers of tools called 'till'"),
         ([Till(), Bare()], "two tools called 'till_add'"),
-        ([Till(vf.ToolsetConfig(colocated=True))], "toolset Till asks for `colocated`"),
         ([1], "Odd.toolsets failed: "),
     ],
 )

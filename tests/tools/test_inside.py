@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 import forkyard as vf
 from forkyard.harness import BashHarness
-from forkyard.sandbox import Sandbox, forwarded
+from forkyard.sandbox import Sandbox
 from forkyard.sandbox.local import LocalProvider
 from forkyard.task import ToolServer
-from forkyard.tools.serving import AT_ONCE, BODY_LIMIT
+from forkyard.tools.requests import AT_ONCE, BODY_LIMIT
 from tests.env.parts import SLOT, play, seat
-from tests.tools.parts import Inside, PlainShop, Shop, Till, ask, call, shop
+from tests.tools.parts import Inside, PlainShop, Shop, Till, ask, call, outside, shop
 
 mcp = pytest.importorskip("mcp", reason="tools are served by the package mcp of PyPI")
 DATA = vf.TaskData(name="shop", prompt="Sell.")
@@ -26,14 +25,6 @@ async def one(provider: LocalProvider, task: vf.Task, act: Any) -> vf.Trace:
     episode = await play(vf.SingleAgentEnv(), task, {"agent": seat(provider, Inside(act))})
     (trace,) = episode.traces
     return trace
-
-
-@asynccontextmanager
-async def outside(box: Sandbox, url: str) -> AsyncIterator[str]:
-    """The address of a server in a sandbox, for clients of this machine."""
-    port, _, path = url.removeprefix("http://127.0.0.1:").partition("/")
-    async with forwarded(box, int(port)) as (host, at):
-        yield f"http://{host}:{at}/{path}"
 
 
 async def test_a_program_in_a_sandbox_without_network_calls_tools(local: LocalProvider) -> None:

@@ -10,18 +10,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tools.md").read_text()
 
 
 def test_the_code_on_the_page_is_that_of_the_example() -> None:
-    program = (ROOT / "examples" / "tools.py").read_text()
+    programs = [(ROOT / "examples" / name).read_text() for name in ("tools.py", "shelf_tools.py")]
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 2 and [block for block in blocks if block not in program] == []
+    assert len(blocks) == 3 and [block for block in blocks if not any(block in text for text in programs)] == []
 
 
-def test_the_command_of_the_page_plays(home: Path, tmp_path: Path) -> None:
-    (command,) = re.findall(r"^\$ forkyard (.*)$", PAGE, re.MULTILINE)
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, ["five at most", "sold 3", "7"]), (1, ['["two.txt"]'])], ids=["outside", "in the sandbox"]
+)
+def test_the_commands_of_the_page_play(home: Path, tmp_path: Path, number: int, said: list[str]) -> None:
+    command = re.findall(r"^\$ forkyard (.*)$", PAGE, re.MULTILINE)[number]
     done = subprocess.run(
         [sys.executable, "-m", "forkyard.cli", *shlex.split(command), "--out", tmp_path],
         cwd=ROOT,
@@ -34,8 +39,8 @@ def test_the_command_of_the_page_plays(home: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (lines,) = tmp_path.glob("*/traces.jsonl")
     (line,) = map(json.loads, lines.read_text().splitlines())
-    said = [message["content"] for message in line["messages"] if message["role"] == "tool"]
-    assert (line["status"], line["reward"], said) == ("SCORED", 1.0, ["five at most", "sold 3", "7"])
+    heard = [message["content"] for message in line["messages"] if message["role"] == "tool"]
+    assert (line["status"], line["reward"], heard) == ("SCORED", 1.0, said)
 
 
 def test_nothing_of_mcp_is_loaded_before_somebody_needs_it() -> None:

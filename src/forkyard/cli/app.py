@@ -6,44 +6,88 @@ import io
 import resource
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
-from forkyard.cli import check, doctor, gateway, image, init, regrade, replay, report, run, sandbox, tasks, validate
-from forkyard.cli import eval as evals
 from forkyard.cli.options import ENVIRONMENT, Verbatim, option
 from forkyard.cli.output import complain
 from forkyard.errors import ConfigError, ForkyardError
 
 USAGE = 1
 _DEBUG = "--debug"
+_PLACES = {
+    "run": "run:run",
+    "eval": "eval:evaluate",
+    "resume": "run:resume",
+    "regrade": "regrade:regrade",
+    "replay": "replay:replay",
+    "report": "report:report",
+    "validate": "validate:validate",
+    "init": "init:init",
+    "gateway": "gateway:gateway",
+    "serve": "serve:serve",
+    "env": "serve:env",
+    "doctor": "doctor:doctor",
+    "sandbox": "sandbox:app",
+    "image": "image:app",
+    "key": "key:app",
+    "tasks": "tasks:app",
+    "check": "check:app",
+}
+"""Where each command is: the module here, and its function, or the typer of its own commands."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name. One is imported when it is asked for: most of a command's start is its imports."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            self._found[name] = _command(name, *_PLACES[name].split(":"))
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+def _command(name: str, place: str, attribute: str) -> Any:
+    module = import_module(f"forkyard.cli.{place}")
+    made, alone = getattr(module, attribute), typer.Typer(add_completion=False, rich_markup_mode=None)
+    if isinstance(made, typer.Typer):
+        alone.add_typer(made, name=name)
+    elif hasattr(module, "ABOUT"):
+        alone.command(name, cls=Verbatim, help=module.ABOUT, add_help_option=False)(made)
+    else:
+        alone.command(name)(made)
+    return typer.main.get_group(alone).commands[name]
+
+
+class _Program(typer.core.TyperGroup):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "commands": None})
+        self.commands = _Commands()  # type: ignore[assignment]  # nobody adds any
+
 
 app = typer.Typer(
     name="forkyard",
+    cls=_Program,
     help="Fork an environment once per rollout, let an agent act, grade it where it cannot reach, keep every trace.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT},
 )
-app.command("run")(run.run)
-app.command("eval", cls=Verbatim, help=evals.ABOUT, add_help_option=False)(evals.evaluate)
-app.command("resume")(run.resume)
-app.command("regrade")(regrade.regrade)
-app.command("replay", cls=Verbatim, help=replay.ABOUT, add_help_option=False)(replay.replay)
-app.command("report")(report.report)
-app.command("validate", cls=Verbatim, help=validate.ABOUT, add_help_option=False)(validate.validate)
-app.command("init")(init.init)
-app.command("gateway")(gateway.gateway)
-app.command("doctor")(doctor.doctor)
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(image.app, name="image")
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(check.app, name="check")
 
 
 def _show_version(wanted: bool) -> None:

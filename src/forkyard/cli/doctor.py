@@ -60,14 +60,20 @@ async def _diagnosis(name: str) -> Diagnosis:
     try:
         provider = make_provider(name)
     except ConfigError as err:
-        what, mend = (err.what, err.mend) if isinstance(err, Unusable) else (str(err), "")
-        return Diagnosis(name, frozenset(), (Finding("provider", False, what, mend, needed=True),))
+        return _unusable(name, err)
     try:
         features = provider.features
         findings = await provider.findings() if isinstance(provider, Examined) else []
+    except ConfigError as err:
+        return _unusable(name, err)
     finally:
         await _closed(provider)
     return Diagnosis(name, features, tuple(findings))
+
+
+def _unusable(name: str, err: ConfigError) -> Diagnosis:
+    what, mend = (err.what, err.mend) if isinstance(err, Unusable) else (str(err), "")
+    return Diagnosis(name, frozenset(), (Finding("provider", False, what, mend, needed=True),))
 
 
 async def _closed(provider: Any) -> None:

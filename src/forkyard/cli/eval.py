@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
 import forkyard.run as runs
-from forkyard.cli.dotted import Setting, fill, help_text, last_value, options_of, read_arguments
+from forkyard.cli.dotted import Setting, fill, help_text, options_of, read_arguments
 from forkyard.cli.dotted.help import Option
 from forkyard.cli.eval_config import (
     ALIASES,
@@ -23,28 +23,37 @@ from forkyard.cli.eval_config import (
     choice_of,
     env_values,
     model_for,
+    source_named,
     taskset_values,
 )
 from forkyard.cli.output import say
-from forkyard.cli.playing import ended, progress_for
+from forkyard.cli.playing import Telling, foretold, told
 from forkyard.errors import ConfigError
 from forkyard.run import Plan, Progress
-from forkyard.run.tasksets import TaskSource, find_source
+from forkyard.run.tasksets import TaskSource
 from forkyard.trace.store import PLAN_FILE
 
 USAGE = "forkyard eval TASKSET [--env.id ENV] [FLAGS] [@ FILE]"
 ABOUT = """Play a taskset with any env, grade what comes out, and write one line for each rollout.
 
-TASKSET is a task directory, a directory of them, tasks.py[:NAME], a Python package, or the id of a taskset that is
-installed. Flags are the keys of the configuration; lists and tables are JSON; `@ FILE` reads a .toml or .json of them,
-and flags go before files. Agents of an env are told by --env.NAME.*, as in --env.agent.harness.id bash,
---env.agent.runtime.type local or --env.judge.model MODEL. `forkyard eval TASKSET --env.id ENV -h` shows the flags of
-what is chosen.
+TASKSET is a task directory, a directory or an archive of them, tasks.py[:NAME], a Python package, the id of a taskset
+that is installed, or the address of a git repository; -d names a set of a registry in its place. Flags are the keys of
+the configuration; lists and tables are JSON; `@ FILE` reads a .toml or .json of them, and flags go before files. Agents
+of an env are told by --env.NAME.*, as in --env.agent.harness.id bash, --env.agent.runtime.type local or
+--env.judge.model MODEL. `forkyard eval TASKSET --env.id ENV -h` shows the flags of what is chosen.
 
-Exit codes: 0 done; 1 wrong usage or configuration; 2 some rollouts ended in an infrastructure failure, the run stopped
-early, or nothing was scored; 3 the mean reward is below --fail-under; 130 interrupted (143 by SIGTERM)."""
+Exit codes: 0 done; 1 wrong usage or configuration; 2 some rollouts ended in an infrastructure failure or in an error of
+the env's own code, the run stopped early, or nothing was scored; 3 the mean reward is below --fail-under; 130
+interrupted (143 by SIGTERM)."""
+_ID = ("env", "taskset", "id")
 _TRANSIENT = {"run", "out", "directory", "created", "forkyard", "tasks"}
-_FLAGS = {"samples": "num_rollouts", "concurrent": "max_concurrent", "paths": "TASKSET", "taskset": "TASKSET"}
+_FLAGS = {
+    "samples": "num_rollouts",
+    "concurrent": "max_concurrent",
+    "paths": "TASKSET",
+    "taskset": "TASKSET",
+    "registered": "-d",
+}
 
 
 def evaluate(context: typer.Context) -> int:
@@ -53,32 +62,22 @@ def evaluate(context: typer.Context) -> int:
     if not context.args or arguments.help:
         say(_help(arguments.words, arguments.settings))
         return 0
-    if len(arguments.words) > 1:
-        raise ConfigError(f"one TASKSET is played at a time, not {', '.join(map(repr, arguments.words))}")
-    name = _taskset(arguments.words, arguments.settings)
-    if name is None:
-        raise ConfigError("name a taskset: a task directory, tasks.py, or the id of one that is installed")
-    choice = choice_of(find_source(name), arguments.settings)
+    source = source_named(arguments.words, arguments.settings, *_ID)
+    if source is None:
+        raise ConfigError("name a taskset: a task directory, tasks.py, the id of one that is installed, or a set by -d")
+    choice = choice_of(source, arguments.settings)
     config = fill(model_for(choice, arguments.settings), arguments.settings)
-    return _play(_plan(name, choice, config), config)
-
-
-def _taskset(words: Sequence[str], settings: Sequence[Setting]) -> str | None:
-    named = last_value(settings, "env", "taskset", "id")
-    return words[0] if words else named and str(named)
+    return _play(_plan(choice, config), config)
 
 
 def _play(plan: Plan, config: EvalConfig) -> int:
-    progress = progress_for(config.quiet, config.as_json, plain=config.verbose)
+    telling = Telling(config.quiet, config.as_json, config.verbose, config.fail_under)
     if config.dry_run:
-        say(asyncio.run(runs.check(plan)).model_dump_json(indent=2))
-        return 0
-    if config.resume and (place := _to_resume(plan, config, progress)) is not None:
-        outcome = asyncio.run(runs.resume(place, progress))
-    else:
-        _make_room(plan, config.clean)
-        outcome = asyncio.run(runs.start(plan, progress))
-    return ended(outcome, config.quiet, config.as_json, config.fail_under)
+        return foretold(plan, config.as_json)
+    if config.resume and (place := _to_resume(plan, config, telling.progress())) is not None:
+        return told(partial(runs.resume, place), telling)
+    _make_room(plan, config.clean)
+    return told(partial(runs.start, plan), telling)
 
 
 def _make_room(plan: Plan, clean: bool) -> None:
@@ -139,16 +138,14 @@ def _flat(plan: dict[str, Any]) -> dict[str, Any]:
     return {**agent, **plan}
 
 
-def _plan(name: str, choice: Choice, config: EvalConfig) -> Plan:
+def _plan(choice: Choice, config: EvalConfig) -> Plan:
     env = config.env  # type: ignore[attr-defined]  # the field that `model_for` adds
     agents = choice.env_type.config_type().agents
-    path = choice.source.path
     return runs.plan_of(
-        run=config.run.name or config.run.dir or _new_name(name, choice, config, agents),
+        run=config.run.name or config.run.dir or _new_name(choice, config, agents),
         directory=config.run.dir,
         out=config.output_dir,
-        paths=() if path is None else (path,),
-        taskset=name if path is None else None,
+        **choice.source.planned,
         taskset_config=taskset_values(env.taskset),
         select=config.select.model_dump(mode="json", exclude_defaults=True),
         env=choice.env,
@@ -167,11 +164,11 @@ def _plan(name: str, choice: Choice, config: EvalConfig) -> Plan:
     )
 
 
-def _new_name(name: str, choice: Choice, config: EvalConfig, agents: Sequence[str]) -> str:
+def _new_name(choice: Choice, config: EvalConfig, agents: Sequence[str]) -> str:
     """`<env>+<taskset>--<model>--<harness>--<8 hex digits>`, of the first agent, the env unless it is the plain one."""
     first = getattr(config.env, agents[0])  # type: ignore[attr-defined]
     harness = first.harness.id if first.harness else choice.harness
-    taskset = name.rstrip("/").rpartition("/")[2].partition("@")[0].partition(":")[0].removesuffix(".py")
+    taskset = choice.source.name.rstrip("/").rpartition("/")[2].partition("@")[0].partition(":")[0].removesuffix(".py")
     env = taskset if choice.env == SINGLE else f"{choice.env}+{taskset}"
     parts = [env, first.model or config.model, harness, secrets.token_hex(4)]
     return "--".join(_word(part) for part in parts if part)
@@ -182,9 +179,9 @@ def _word(text: str) -> str:
 
 
 def _help(words: Sequence[str], settings: Sequence[Setting]) -> str:
-    name = _taskset(words, settings)
-    choice = choice_of(find_source(name) if name else TaskSource(), settings)
-    shown = f"Flags with {name or 'a taskset'}, env {choice.env}:"
+    source = source_named(words, settings, *_ID) or TaskSource()
+    choice = choice_of(source, settings)
+    shown = f"Flags with {source.name or 'a taskset'}, env {choice.env}:"
     return f"Usage: {USAGE}\n\n{ABOUT}\n\n{shown}\n\n{help_text(options_of(model_for(choice, settings), ALIASES))}"
 
 

@@ -18,7 +18,7 @@ from forkyard.errors import ConfigError
 from forkyard.harness import harness_class
 from forkyard.plugins import NAMED
 from forkyard.run import KEY_VARIABLE
-from forkyard.run.tasksets import TaskSource
+from forkyard.run.tasksets import TaskSource, find_source, registered
 from forkyard.sandbox.registry import provider_factory
 from forkyard.task import SelectConfig, TasksetConfig
 
@@ -26,6 +26,8 @@ M = TypeVar("M", bound=BaseModel)
 SINGLE, HARNESS, PROVIDER = "single-agent", "bash", "local"
 ALIASES = {
     "-m": "--model",
+    "-d": "--set",
+    "--taskset": "--set",
     "-n": "--select.limit",
     "-s": "--select.shuffle",
     "-r": "--num-rollouts",
@@ -37,6 +39,12 @@ ALIASES = {
     "-v": "--verbose",
     "-q": "--quiet",
 }
+
+
+FROM_SET: Any = Field(
+    None, alias="set", description="In place of TASKSET: NAME@VERSION, URL@COMMIT[#FOLDER] of git, or PATH."
+)
+REGISTRY: Any = Field(None, description="Where NAME@VERSION lies. [FORKYARD_HOME/tasksets]")
 
 
 class ClientConfig(Config):
@@ -63,6 +71,8 @@ class RunBudget(Config):
 class EvalConfig(Config):
     """Everything but `env`, whose keys depend on what is chosen."""
 
+    from_set: str | None = FROM_SET
+    registry: Path | None = REGISTRY
     model: str | None = Field(None, description="The model's name at its endpoint.")
     client: ClientConfig = ClientConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -78,7 +88,7 @@ class EvalConfig(Config):
     run: RunNames = RunNames()
     resume: bool = Field(False, description="Go on with the run of --run.dir or --run.name, or the last one like this.")
     clean: bool = Field(False, description="Remove the run that has the directory already.")
-    dry_run: bool = Field(False, description="Check everything and print the plan; nothing is played or written.")
+    dry_run: bool = Field(False, description="Check everything and say what would be played; --json prints the plan.")
     fail_under: float | None = Field(None, ge=0, le=1, description="Exit 3 when the mean reward is below.")
     as_json: bool = Field(False, alias="json", description="Print the report as JSON and nothing else on stdout.")
     verbose: bool = Field(False, description="A line for each rollout in place of the live view.")
@@ -89,6 +99,22 @@ SWITCHES = frozenset(
     [(field.alias or name,) for name, field in EvalConfig.model_fields.items() if field.annotation is bool]
     + [("select", "shuffle")]
 )
+
+
+def source_named(words: Sequence[str], settings: Sequence[Setting], *keys: str) -> TaskSource | None:
+    """The one set that a command line names, as a word, by -d, or in the setting `keys`; None when it names none.
+
+    Raises ConfigError for several.
+    """
+    given = last_value(settings, "set")
+    named = [*words, *([] if given is None else [str(given)])]
+    if len(named) > 1:
+        raise ConfigError(f"one TASKSET at a time, not {', '.join(map(repr, named))}")
+    if given is not None:
+        registry = last_value(settings, "registry")
+        return registered(str(given), None if registry is None else Path(str(registry)))
+    name = words[0] if words else last_value(settings, *keys) if keys else None
+    return find_source(str(name)) if name else None
 
 
 @dataclass(frozen=True, slots=True)

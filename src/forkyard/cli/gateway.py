@@ -12,9 +12,9 @@ from forkyard.cli.options import BaseUrl, KeyVariable, Prices, option
 from forkyard.cli.output import complain, say
 from forkyard.env.config import BudgetConfig
 from forkyard.errors import ConfigError
+from forkyard.interrupt import Interrupt
 from forkyard.run import KEY_VARIABLE
 from forkyard.run.gateways import make_gateway
-from forkyard.run.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from forkyard.gateway import Gateway
@@ -60,7 +60,7 @@ def gateway(  # noqa: PLR0913 - one parameter for each option is how typer is to
 
 
 async def _serve(gateway: Gateway, model: str | None, record: Path | None, port: int) -> int:
-    from forkyard.gateway.desk import Desk
+    from forkyard.gateway.alone import Alone
     from forkyard.gateway.listening import serve
 
     async with AsyncExitStack() as stack:
@@ -71,16 +71,16 @@ async def _serve(gateway: Gateway, model: str | None, record: Path | None, port:
             if lines is not None:
                 lines.write(line.encode() + b"\n")
 
-        desk = Desk(gateway, model, keep)
-        stack.push_async_callback(desk.close)
+        alone = Alone(gateway, model, keep)
+        stack.push_async_callback(alone.close)
         try:
             sock = socket.create_server(("127.0.0.1", port), backlog=1024)
         except OSError as err:
             raise ConfigError(f"port {port} cannot be had ({err.strerror}): give another with --port") from None
-        listener = await serve(desk, sock)
+        listener = await serve(alone, sock)
         stack.callback(listener.close)
         say(f"base URL  http://127.0.0.1:{listener.port}")
-        say(f"token     {desk.token}")
+        say(f"token     {alone.token}")
         with Interrupt():
             await asyncio.Event().wait()
     complain(f"{gateway.ledger.spent.calls} calls, {gateway.spent_usd:.4f} USD")

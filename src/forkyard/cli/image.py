@@ -23,7 +23,6 @@ from forkyard.image import (
     pull,
     push,
 )
-from forkyard.run.equipping import prune_equipped
 from forkyard.sandbox import ImageConfig
 from forkyard.sandbox.local import LocalProvider
 
@@ -152,6 +151,8 @@ async def _rm(names: list[str]) -> None:
 
 
 async def _prune() -> None:
+    from forkyard.run.equipping import prune_equipped  # runs come with more than images are made of
+
     async with LocalProvider() as provider:
         removed = [*await prune_equipped(provider), *await prune(provider)]
     for sentence in removed:

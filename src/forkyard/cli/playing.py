@@ -1,52 +1,114 @@
-"""What `run`, `resume` and `eval` have in common: how a run is told of, and how it ends."""
+"""What follows once it is said what to play: the run is told of as it goes on, then how it ended; or only foretold."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
 import forkyard.report as reports
 import forkyard.run as runs
 from forkyard.cli.output import complain, say
-from forkyard.run import Outcome, Progress
-from forkyard.values import counted
+from forkyard.env import AgentConfig
+from forkyard.run import Outcome, Plan, Progress
+from forkyard.run.check import grouped
+from forkyard.run.prepare import env_of
+from forkyard.run.seats import agent_configs
+from forkyard.sandbox.registry import DEFAULT_PROVIDER
+from forkyard.values import counted, first_names, one_line, strict_json
 
 ERRORED, BELOW = 2, 3
 
 
-def progress_for(quiet: bool, json: bool, plain: bool = False) -> Progress:
-    """What tells how a run goes: nothing, a live view on a terminal, or lines."""
-    stream = sys.stderr if json else sys.stdout
-    if quiet:
-        return Progress()
-    if stream.isatty() and not plain:
-        return runs.Live(Console(file=stream, highlight=False))
-    return runs.Lines(stream)
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """How a run is told of: not at all, by its report as JSON alone, in lines in place of the live view."""
+
+    quiet: bool = False
+    json: bool = False
+    plain: bool = False
+    fail_under: float | None = None
+
+    def progress(self) -> Progress:
+        """What tells how a run goes: nothing, a live view on a terminal, or lines."""
+        stream = sys.stderr if self.json else sys.stdout
+        if self.quiet:
+            return Progress()
+        if stream.isatty() and not self.plain:
+            return runs.Live(Console(file=stream, highlight=False))
+        return runs.Lines(stream)
 
 
-def ended(outcome: Outcome, quiet: bool, json: bool, fail_under: float | None) -> int:
-    """Say how it ended; the exit code."""
+def told(work: Callable[[Progress], Coroutine[Any, Any, Outcome]], telling: Telling) -> int:
+    """Do the work and tell of it; the exit code."""
+    outcome = asyncio.run(work(telling.progress()))
     if outcome.signal is not None:
         complain(f"interrupted{_left(outcome)}")
         return 128 + outcome.signal
-    if outcome.directory is None:
+    return 0 if outcome.directory is None else _reported(outcome, telling)
+
+
+def foretold(plan: Plan, json: bool) -> int:
+    """Check a plan and say what would be played. Raises ConfigError with every reason why it cannot be."""
+    plan = asyncio.run(runs.check(plan))
+    if json:
+        say(plan.model_dump_json(indent=2))
         return 0
+    env = env_of(plan)
+    options = {key: value for key, value in plan.env_config.items() if key not in env.agents}
+    at_once = plan.planned if plan.concurrent is None else min(plan.concurrent, plan.planned)
+    rows = {
+        "run": f"{plan.run}, to be kept in {plan.place}",
+        "tasks": f"{len(plan.tasks)}: {first_names(list(plan.tasks))}",
+        "env": f"{plan.env} {_written(options)}".rstrip(),
+        **{name: _agent(config) for name, config in agent_configs(plan, env).items()},
+        "to play": f"{counted(plan.planned, plan.unit)}, {plan.samples} of each task, {at_once} at once",
+    }
+    if plan.budget_usd is not None:
+        rows["budget"] = f"{plan.budget_usd:g} USD"
+    for name, value in rows.items():
+        say(f"{name:<10} {one_line(value)}")
+    for note in grouped((note, name) for name, task in plan.tasks.items() for note in task.notes):
+        say(f"note: {note}")
+    say("nothing is wrong, and nothing was played; --json prints the whole plan")
+    return 0
+
+
+def _agent(config: AgentConfig) -> str:
+    """`bash MODEL on local`, and what else is said of it."""
+    assert config.harness is not None  # it inherits one
+    who = f"{config.harness.id} {config.model or ''}".rstrip()
+    said = config.model_dump(mode="json", exclude_defaults=True, exclude={"model": True, "harness": {"id"}})
+    said.get("runtime", {}).pop("type", None)
+    return f"{who} on {config.runtime.type or DEFAULT_PROVIDER} {_written(said)}".rstrip()
+
+
+def _written(values: Mapping[str, Any]) -> str:
+    said = {key: value for key, value in values.items() if value not in (None, {})}
+    return strict_json(said) if said else ""
+
+
+def _reported(outcome: Outcome, telling: Telling) -> int:
+    assert outcome.directory is not None
     if outcome.stopped is not None:
         complain(f"stopped early, because every other rollout would fail as well: {outcome.stopped}{_left(outcome)}")
-    elif not outcome.played and not quiet and not json:
+    elif not outcome.played and not telling.quiet and not telling.json:
         say(f"nothing to do: all {outcome.planned} {outcome.unit}s of {outcome.directory} are done")
     found = reports.report([outcome.directory])
-    if json:
+    if telling.json:
         say(reports.to_json(found))
-    elif not quiet:
+    elif not telling.quiet:
         say(reports.to_text(found))
     if outcome.stopped is not None or outcome.errored:
         return ERRORED
     if not any(group.overall.scored for group in _rewarded(found)):
         complain(f"nothing was scored ({counted(outcome.planned, outcome.unit)}); the reasons are in {found.files[0]}")
         return ERRORED
-    return BELOW if fail_under is not None and _below(found, fail_under) else 0
+    return BELOW if telling.fail_under is not None and _below(found, telling.fail_under) else 0
 
 
 def _rewarded(found: reports.Report) -> list[reports.Group]:

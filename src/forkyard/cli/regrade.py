@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,7 +10,7 @@ import typer
 
 import forkyard.run as runs
 from forkyard.cli.options import option
-from forkyard.cli.playing import ended, progress_for
+from forkyard.cli.playing import Telling, told
 from forkyard.trace import Status
 
 
@@ -42,16 +41,14 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
     The run is not touched: a new one is written, whose plan names it as its source. What the agents did goes over as it
     is. Rollouts that cannot be graded again are listed with the reason; exit code 1 when none can.
     """
-    plan = runs.read_plan(source)
     wanted = runs.Regrade(
         source=source,
         out=out,
-        run=name if name is not None else f"{plan.run[:150]}--regrade--{secrets.token_hex(4)}",
+        run=name,
         task=task,
         tests=tests,
         status=status,
         verifier=verifier,
         concurrent=concurrent,
     )
-    outcome = asyncio.run(runs.regrade(wanted, progress_for(quiet, json)))
-    return ended(outcome, quiet, json, None)
+    return told(partial(runs.regrade, wanted), Telling(quiet, json))

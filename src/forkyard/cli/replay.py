@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from forkyard.cli.dotted import fill, help_text, options_of, read_arguments
 from forkyard.cli.dotted.help import Option
 from forkyard.cli.eval_config import taskset_values
 from forkyard.cli.output import say
-from forkyard.cli.playing import ended, progress_for
+from forkyard.cli.playing import Telling, told
 from forkyard.env.config import Config
 from forkyard.errors import ConfigError
 from forkyard.run.tasksets import sources_of
@@ -58,11 +57,10 @@ def replay(context: typer.Context) -> int:
     wanted = runs.Replay(
         source=source,
         out=config.output_dir,
-        run=config.name or f"{plan.run[:150]}--replay--{secrets.token_hex(4)}",
+        run=config.name,
         taskset_config=taskset_values(config.taskset) if said else None,  # type: ignore[attr-defined]
     )
-    outcome = asyncio.run(runs.replay(wanted, progress_for(config.quiet, config.as_json, plain=True)))
-    return ended(outcome, config.quiet, config.as_json, None)
+    return told(partial(runs.replay, wanted), Telling(config.quiet, config.as_json, plain=True))
 
 
 def _taskset(sources: Sequence[Any]) -> type[TasksetConfig]:

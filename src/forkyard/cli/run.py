@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ import typer
 
 import forkyard.run as runs
 from forkyard.cli.options import BaseUrl, KeyVariable, Prices, finite, option, pairs, share
-from forkyard.cli.playing import ended, progress_for
+from forkyard.cli.playing import Telling, foretold, told
 from forkyard.errors import ConfigError
 from forkyard.harness import HARNESSES
 from forkyard.task.registry import is_path
@@ -100,19 +100,23 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         float | None,
         option("--fail-under", metavar="X", callback=share, help=FAIL_UNDER),
     ] = None,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Check everything and say what would be played; --json prints the plan.")
+    ] = False,
     quiet: QuietFlag = False,
 ) -> int:
     """Play tasks, grade what comes out, and write one line for each rollout.
 
-    Exit codes: 0 done; 1 wrong usage or configuration; 2 some rollouts ended in an infrastructure failure, the run
-    stopped early, or nothing was scored; 3 the mean reward is below --fail-under; 130 interrupted (143 by SIGTERM).
+    Exit codes: 0 done; 1 wrong usage or configuration; 2 some rollouts ended in an infrastructure failure or in an
+    error of the env's own code, the run stopped early, or nothing was scored; 3 the mean reward is below --fail-under;
+    130 interrupted (143 by SIGTERM).
 
     Every option can be set by a variable as well: FORKYARD_RUN_SAMPLES=4 is --samples 4.
     """
-    progress = progress_for(quiet, json)
+    telling = Telling(quiet, json, fail_under=fail_under)
     if resume is not None:
         _refuse_beside_resume(context)
-        return ended(asyncio.run(runs.resume(resume, progress, budget_usd=budget_usd)), quiet, json, fail_under)
+        return told(partial(runs.resume, resume, budget_usd=budget_usd), telling)
     sets = taskset or []
     if not paths and not sets:
         raise typer.BadParameter(
@@ -147,7 +151,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         budget_usd=budget_usd,
         prices=prices,
     )
-    return ended(asyncio.run(runs.start(plan, progress)), quiet, json, fail_under)
+    return foretold(plan, json) if dry_run else told(partial(runs.start, plan), telling)
 
 
 def resume(
@@ -167,8 +171,7 @@ def resume(
 
     With more money than the run had, what its budget cut short is played again, too.
     """
-    outcome = asyncio.run(runs.resume(run_dir, progress_for(quiet, json), budget_usd=budget_usd))
-    return ended(outcome, quiet, json, fail_under)
+    return told(partial(runs.resume, run_dir, budget_usd=budget_usd), Telling(quiet, json, fail_under=fail_under))
 
 
 def _select(include: list[str] | None, exclude: list[str] | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import typer
 from forkyard.cli.options import option
 from forkyard.cli.output import columns, complain, say, utc
 from forkyard.errors import ConfigError
-from forkyard.run import Interrupt
+from forkyard.interrupt import Interrupt
 from forkyard.sandbox import Provider, Sandbox, SandboxSpec, patch
 from forkyard.sandbox.keeping import keep_policy, told
 from forkyard.sandbox.local import LocalProvider

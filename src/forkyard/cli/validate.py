@@ -14,12 +14,12 @@ from pydantic import Field, create_model
 import forkyard.run as runs
 from forkyard.cli.dotted import Setting, fill, help_text, last_value, options_of, read_arguments
 from forkyard.cli.dotted.help import Option
-from forkyard.cli.eval_config import runtime_with_options, taskset_values
+from forkyard.cli.eval_config import FROM_SET, REGISTRY, runtime_with_options, source_named, taskset_values
 from forkyard.cli.output import complain, say
 from forkyard.env.config import Config, RuntimeChoice
 from forkyard.errors import ConfigError
 from forkyard.run import Check, Plan, Row
-from forkyard.run.tasksets import TaskSource, find_source
+from forkyard.run.tasksets import TaskSource
 from forkyard.run.validate import Reason
 from forkyard.task import SelectConfig
 from forkyard.values import one_line, strict_json
@@ -33,6 +33,7 @@ must not earn the full reward. A task that is neither has nothing to check.
 
 Exit codes: 0 every task is valid, or has nothing to check; 1 wrong usage or configuration; 2 some are not valid."""
 ALIASES = {
+    "-d": "--set",
     "-n": "--select.limit",
     "-s": "--select.shuffle",
     "-c": "--max-concurrent",
@@ -52,6 +53,8 @@ class Deadlines(Config):
 class ValidateConfig(Config):
     """Everything but `taskset` and `runtime`, whose keys depend on what is chosen."""
 
+    from_set: str | None = FROM_SET
+    registry: Path | None = REGISTRY
     select: SelectConfig = SelectConfig()
     timeout: Deadlines = Deadlines()
     max_concurrent: int | None = Field(128, ge=1, description="Tasks at work at once; null is no bound.")
@@ -75,20 +78,19 @@ SWITCHES = frozenset((name,) for name in ("only_setup", "only_gold", "only_noop"
 def validate(context: typer.Context) -> int:
     """Check the tasks of a taskset."""
     arguments = read_arguments(context.args, ALIASES, SWITCHES)
+    source = source_named(arguments.words, arguments.settings)
     if not context.args or arguments.help:
-        source = find_source(arguments.words[0]) if arguments.words else TaskSource()
-        say(f"Usage: {USAGE}\n\n{ABOUT}\n\n{help_text(options_of(_model(source, arguments.settings), ALIASES))}")
+        model = _model(source or TaskSource(), arguments.settings)
+        say(f"Usage: {USAGE}\n\n{ABOUT}\n\n{help_text(options_of(model, ALIASES))}")
         return 0
-    if len(arguments.words) != 1:
-        raise ConfigError("name one TASKSET: a task directory, a directory of them, tasks.py, or the id of one")
-    name = arguments.words[0]
-    source = find_source(name)
+    if source is None:
+        raise ConfigError("name one TASKSET: a task directory, a directory of them, tasks.py, its id, or a set by -d")
     config = fill(_model(source, arguments.settings), arguments.settings)
     mode, checks = _mode(config)
     if config.output_dir is not None and config.output_dir.exists() and any(config.output_dir.iterdir()):
         raise ConfigError(f"{config.output_dir} is not empty: choose another --output-dir")
     work = runs.validate(
-        _plan(name, source, config),
+        _plan(source, config),
         checks,
         setup_seconds=config.timeout.setup,
         total_seconds=config.timeout.total,
@@ -120,11 +122,10 @@ def _mode(config: ValidateConfig) -> tuple[str, tuple[Check, ...]]:
     return (only[0], (only[0],)) if only else ("full", ("gold", "noop"))
 
 
-def _plan(name: str, source: TaskSource, config: Any) -> Plan:
+def _plan(source: TaskSource, config: Any) -> Plan:
     return runs.plan_of(
         run="validate",
-        paths=() if source.path is None else (source.path,),
-        taskset=name if source.path is None else None,
+        **source.planned,
         taskset_config=taskset_values(config.taskset),
         select=config.select.model_dump(mode="json", exclude_defaults=True),
         agent={"harness": "nop", "runtime": config.runtime.model_dump(exclude_unset=True)},

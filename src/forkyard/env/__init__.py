@@ -1,6 +1,6 @@
 """Envs: how one task becomes one episode of one or more rollouts."""
 
-from forkyard.env.agent import Agent, Agents, make_agent
+from forkyard.env.agent import Agent, Agents, agent_at
 from forkyard.env.agentic_judge import AgenticJudgeConfig, AgenticJudgeEnv, SharedAgenticJudgeEnv
 from forkyard.env.best_of_n import BestOfNConfig, BestOfNEnv
 from forkyard.env.boxes import RESOURCES, limits_of, sandbox_spec
@@ -42,9 +42,9 @@ __all__ = [
     "UserSimConfig",
     "UserSimEnv",
     "Verification",
+    "agent_at",
     "env_class",
     "env_names",
     "limits_of",
-    "make_agent",
     "sandbox_spec",
 ]

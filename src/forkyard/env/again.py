@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
-from forkyard.env.agent import Agents
-from forkyard.env.boxes import verified_task, verifier_sandbox
-from forkyard.env.env import Env, SingleAgentEnvConfig
+from forkyard.env.boxes import seated_task
 from forkyard.env.episode import Episode
-from forkyard.env.rollout import Rollout
+from forkyard.env.phases import grading_of, let_go, note_visits, on_record
 from forkyard.env.seat import OnPhase, Seat
 from forkyard.errors import SandboxError, boundary
-from forkyard.grade import Grading
+from forkyard.grade import graded
 from forkyard.grade.again import graded_again, read_collected
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task, VerifierMode
@@ -35,62 +32,49 @@ class Left:
     what: Path | Callable[[], Awaitable[Sandbox]]
 
 
-class GradingAgain(Env[SingleAgentEnvConfig]):
-    """Plays no agent: each episode is a rollout of before, graded anew. `env` is the id its traces go under."""
+async def grade_again(
+    env: str,
+    left_by: Callable[[Task, Slot], Left],
+    task: Task,
+    slot: Slot,
+    seats: Mapping[str, Seat],
+    on_phase: OnPhase,
+) -> Episode:
+    """Grade one rollout of before anew; no agent is played. `env` is the id its trace goes under.
 
-    id: ClassVar[str] = "grading-again"
-
-    def __init__(self, env: str, left: Callable[[Task, Slot], Left]) -> None:
-        super().__init__()
-        self._env = env
-        self._left = left
-
-    async def run(self, task: Task, agents: Agents) -> None:
-        """Never called."""
-        raise NotImplementedError
-
-    async def run_episode(
-        self, task: Task, slot: Slot, seats: Mapping[str, Seat], on_phase: OnPhase = lambda *_: None
-    ) -> Episode:
-        """Grade one rollout; what goes wrong is on its trace."""
-        episode = Episode(new_id(), self._env, task.name)
-        left = self._left(task, Slot(slot.run, slot.sample, slot.attempt, episode.id, self._env))
-        episode.traces.append(left.trace)
-        await _GradedAgain(seats["agent"], task, left, on_phase).play()
-        return episode
+    What goes wrong is on the trace.
+    """
+    episode = Episode(new_id(), env, task.name)
+    left = left_by(task, Slot(slot.run, slot.sample, slot.attempt, episode.id, env))
+    episode.traces.append(left.trace)
+    left.trace.state = type(task).state_type()()
+    on_phase(left.trace, "grade")
+    try:
+        await _grade(seats["agent"], seated_task(seats["agent"], task), left)
+    finally:
+        on_phase(left.trace, "done")
+    return episode
 
 
-class _GradedAgain(Rollout):
-    """The grading phase alone."""
+async def _grade(seat: Seat, task: Task, left: Left) -> None:
+    opened: list[Sandbox] = []
+    touched = False
 
-    def __init__(self, seat: Seat, task: Task, left: Left, on_phase: OnPhase) -> None:
-        super().__init__(replace(seat, verifier=left.mode), task, left.trace, on_phase, None, False)
-        self._what = left.what
+    async def end() -> None:
+        while opened:
+            note_visits(left.trace, opened[-1])
+            await let_go(left.trace, opened.pop())
 
-    async def play(self) -> None:
-        """Grade, and let go of everything."""
-        self._on_phase(self.trace, "grade")
-        try:
-            with self._on_record():
-                await self._grade_again()
-        finally:
-            await self.close()
-
-    async def _grade_again(self) -> None:
-        if not isinstance(self._what, Path):
-            self._sandbox = await self._what()  # nothing of the agent's runs yet: a failure so far is the machine's
-            self._touched = True
-            await self._grade()
-            return
-        with boundary(SandboxError, "what was collected"):
-            collected = await asyncio.to_thread(read_collected, self._what)
-        seat, task = self.seat, verified_task(self.seat, self.task)
-        grading = Grading(
-            task=task,
-            mode="separate",
-            fresh=lambda: verifier_sandbox(seat, task),
-            end=self._leave_sandbox,
-            retries=seat.verification.retries,
-            keep_in=None if seat.keep_logs_in is None else seat.keep_logs_in / self.trace.id,
-        )
-        await graded_again(grading, self.trace, collected)
+    try:
+        with on_record(left.trace, lambda: touched):
+            grading = await grading_of(replace(seat, verifier=left.mode), task, left.trace, left.mode, end)
+            if isinstance(left.what, Path):
+                with boundary(SandboxError, "what was collected"):
+                    collected = await asyncio.to_thread(read_collected, left.what)
+                await graded_again(replace(grading, mode="separate"), left.trace, collected)
+            else:
+                opened.append(await left.what())  # nothing of the agent's runs yet: a failure so far is the machine's
+                touched = True
+                await graded(grading, left.trace, opened[-1])
+    finally:
+        await end()

@@ -9,15 +9,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, field
 from typing import Any
 
-from forkyard.env.boxes import sandbox_spec, seated_task
+from forkyard.env.boxes import image_of, opened, seated_task
 from forkyard.env.interaction import Interaction
 from forkyard.env.loan import Loan
 from forkyard.env.retry import keep_earlier, may_retry
 from forkyard.env.rollout import Rollout
 from forkyard.env.seat import OnPhase, Seat
 from forkyard.grade import closed
+from forkyard.harness.offering import toolsets_of
 from forkyard.sandbox import Sandbox
 from forkyard.task import AnyToolset, Task, TaskData
+from forkyard.tools import tool_mounts
 from forkyard.trace import Slot, Trace
 from forkyard.values import backoff
 
@@ -34,11 +36,12 @@ class Table:
     on_phase: OnPhase
     traces: list[Trace]
     minted: list[Trace] = field(default_factory=list)
-    turns: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
+    room: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
     loans: dict[str, Loan] = field(default_factory=dict)
     talks: list[Rollout] = field(default_factory=list)
     players: Counter[asyncio.Task[Any]] = field(default_factory=Counter)
-    over: bool = False
+    over: str = ""
+    """Why no agent plays; "" while they do."""
 
     @asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
@@ -46,7 +49,7 @@ class Table:
         in an env that was cancelled and has swallowed it.
         """
         if self.over:
-            raise RuntimeError("the episode is over, and no agent of it plays any more")
+            raise RuntimeError(self.over)
         player = asyncio.current_task()
         assert player is not None
         if player.cancelling():
@@ -57,9 +60,13 @@ class Table:
         finally:
             self.players[player] -= 1
 
+    def forget(self, trace: Trace) -> None:
+        """Drop one of those that were minted: another has taken its place."""
+        self.minted[:] = [each for each in self.minted if each is not trace]
+
     async def clear(self) -> None:
         """The episode is over: end what its env began and left open, in tasks of its own too."""
-        self.over = True
+        self.over = "the episode is over, and no agent of it plays any more"
         strays = [player for player in +self.players if player is not asyncio.current_task()]
         for stray in strays:
             stray.cancel()
@@ -105,7 +112,7 @@ class Agent:
         loan = self._loan(task, runtime)
         self._check_tools(tools)
         earlier: list[Trace] = []
-        async with self._table.playing(), self._table.turns:
+        async with self._table.playing(), self._table.room:
             while True:
                 trace = self.mint(task)
                 if on_trace is not None:
@@ -115,7 +122,7 @@ class Agent:
                 if loan is not None or not may_retry(self.seat.retries, [*earlier, trace]):
                     break
                 earlier.append(trace)
-                self._table.minted.remove(trace)
+                self._table.forget(trace)
                 await asyncio.sleep(backoff(len(earlier)))
         keep_earlier(trace, earlier)
         self._table.traces.append(trace)
@@ -143,7 +150,7 @@ class Agent:
         if on_trace is not None:
             on_trace(trace)
         rollout = Rollout(self.seat, task, trace, self._table.on_phase, loan, False, tools)
-        talk = Interaction(rollout, self._table.turns)
+        talk = Interaction(rollout, self._table.room)
         self._table.talks.append(rollout)
         try:
             async with self._table.playing():
@@ -162,15 +169,10 @@ class Agent:
     async def provision(self, task: Task | None = None) -> AsyncIterator[Sandbox]:
         """A sandbox such as a rollout of `task` would get, to be lent to rollouts; it is closed at the end."""
         task = seated_task(self.seat, task or Task(TaskData()))
-        provider = self.seat.provider
-        if task.compose_directory is not None:
-            from forkyard.env.composing import composed  # few tasks are of several containers
-
-            image, sandbox = None, await composed(self.seat, task)
-        else:
-            image = await self.seat.image_for(task)
-            sandbox = await provider.create(sandbox_spec(task, image, provider.features))
-        loan = Loan(sandbox, task.setup_network or task.network, image)
+        own, shared = toolsets_of(task)
+        image = await image_of(self.seat.image_for, task)
+        sandbox = await opened(self.seat.provider, task, image, mounts=await tool_mounts((*own, *shared)))
+        loan = Loan(sandbox, task.networks.at_first, image if task.origin.compose is None else None)
         self._table.loans[sandbox.id] = loan
         try:
             async with self._table.playing():
@@ -217,8 +219,8 @@ def _rollout_of(seat: Seat, task: Task, *given: Any) -> Rollout:
     return StagedRollout(staging, seat, task, *given)
 
 
-def make_agent(seat: Seat, name: str = "agent") -> Agent:
-    """An agent outside any env: `await make_agent(seat).run(task)`."""
+def agent_at(seat: Seat, name: str = "agent") -> Agent:
+    """An agent outside any env; whoever asks for it has opened what the seat is made of, and closes it."""
     return Agent(name, seat, Table(None, Slot(), lambda *_: None, []))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from forkyard.env.seat import Seat
-from forkyard.sandbox import NO_NETWORK, Feature, Limits, Sandbox, SandboxSpec, image_provider
+from forkyard.env.seat import ImageFor, Seat
+from forkyard.sandbox import Feature, Limits, Mount, Provider, Sandbox, SandboxSpec, image_provider
 from forkyard.sandbox.promises import kept
 from forkyard.task import Task
 
@@ -46,9 +46,25 @@ def verified_task(seat: Seat, task: Task) -> Task:
 async def verifier_sandbox(seat: Seat, task: Task) -> Sandbox:
     """A fresh sandbox for a separate verifier of a `verified_task`."""
     own = seat.verification
-    provider, image_for = own.provider or seat.provider, own.image_for or seat.image_for
-    spec = sandbox_spec(task, await image_for(task), provider.features)
-    return await provider.create(spec if own.env is None else replace(spec, env=dict(own.env)))
+    image = await image_of(own.image_for or seat.image_for, task)
+    return await opened(own.provider or seat.provider, task, image, env=own.env)
+
+
+async def image_of(image_for: ImageFor, task: Task) -> str:
+    """The name of the image that a task's sandbox starts from, "" when its compose project has one."""
+    return "" if task.origin.has_image else await image_for(task)
+
+
+async def opened(
+    provider: Provider, task: Task, image: str, *, env: Mapping[str, str] | None = None, mounts: Sequence[Mount] = ()
+) -> Sandbox:
+    """A sandbox such as a task asks for; `env` takes the place of the variables that it says."""
+    if task.origin.compose is not None:
+        from forkyard.env.composing import composed  # few tasks are of several containers
+
+        return await composed(provider, task, image, env)
+    spec = replace(sandbox_spec(task, image, provider.features), mounts=tuple(mounts))
+    return await provider.create(spec if env is None else replace(spec, env=dict(env)))
 
 
 def sandbox_spec(task: Task, image: str, features: Set[Feature]) -> SandboxSpec:
@@ -57,7 +73,7 @@ def sandbox_spec(task: Task, image: str, features: Set[Feature]) -> SandboxSpec:
         image=image,
         env=dict(task.runtime_env()),
         workdir=task.data.workdir,
-        network=task.setup_network or task.network or NO_NETWORK,
+        network=task.networks.at_first,
         limits=kept(limits_of(task), features),
     )
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from forkyard.env.seat import Seat, grading_mode
 from forkyard.grade import double_artifacts
 from forkyard.sandbox import Feature
 from forkyard.task import Task, VerifierMode
 from forkyard.task.staging import Staging
+from forkyard.tools import inside_problems
 
 
 def seat_problems(task: Task, seat: Seat) -> list[str]:
     """Why this agent cannot play this task, or its work cannot be graded, one sentence each."""
     mode = grading_mode(seat, task)
     staging = task.in_stages()
-    problems = [] if task.compose_directory is None else _compose_problems(task, staging, mode, seat)
+    problems = [] if task.origin.compose is None else _compose_problems(task, staging, mode, seat)
     if staging is not None:
         return problems + _staged_problems(staging, mode, seat)
-    problems += seat.harness.problems(task)
+    problems += [*seat.harness.problems(task), *inside_problems(task, seat.provider)]
     return problems + separate_problems(task, seat) if mode == "separate" else problems
 
 
@@ -29,15 +32,15 @@ def _compose_problems(task: Task, staging: Staging | None, mode: VerifierMode, s
             "--verifier shared, or in a separate sandbox"
         )
     tasks = [task, *(part for _, part in staging.tasks)] if staging else [task]
-    networks = {network for each in tasks for network in (each.setup_network, each.network) if network is not None}
+    networks = {network for each in tasks for network in replace(each.networks, verifier=None).asked}
     if mode != "separate":
-        networks |= {each.verifier_network for each in tasks if each.verifier_network is not None}
+        networks |= {network for each in tasks for network in each.networks.asked}
     if len(networks) > 1 and any(network.mode == "public" for network in networks):
         problems.append(
             f"{task.where('network_allow')}: the ways out of several containers are open from the start to the end, or "
             "not at all: give all phases the network public, or none of them"
         )
-    if task.brings_image and (equipment := seat.harness.equipment()) is not None:
+    if task.origin.has_image and (equipment := seat.harness.equipment()) is not None:
         problems.append(
             f"{equipment.what} is installed into the image of the agent's sandbox, and {task.where('compose')} brings "
             "its own for the service main: describe it by environment/Dockerfile or environment.docker_image"

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from forkyard.env.boxes import limits_of
-from forkyard.env.seat import Seat
 from forkyard.errors import SandboxError
-from forkyard.sandbox import NO_NETWORK, Sandbox
+from forkyard.sandbox import Provider, Sandbox
+from forkyard.sandbox.composing import ComposePlan, Composes
 from forkyard.sandbox.promises import kept
 from forkyard.task import Task
 
 
-async def composed(seat: Seat, task: Task) -> Sandbox:
-    """The task's project, brought up; closing the sandbox ends all of it. Raises ConfigError and SandboxError."""
-    from forkyard.sandbox.docker import ComposePlan, DockerProvider
+async def composed(provider: Provider, task: Task, image: str, env: Mapping[str, str] | None = None) -> Sandbox:
+    """The task's project, brought up; closing the sandbox ends all of it. Raises ConfigError and SandboxError.
 
-    provider, directory = seat.provider, task.compose_directory
-    if directory is None or not isinstance(provider, DockerProvider):
+    `image` is "" when the project has one. `env` takes the place of the variables that the task says.
+    """
+    origin = task.origin
+    if origin.compose is None or not isinstance(provider, Composes):
         raise SandboxError(f"the provider {provider.name} brings up no compose project")
     plan = ComposePlan(
-        directory,
-        image=None if task.brings_image else await seat.image_for(task),
-        env=dict(task.runtime_env()),
+        origin.compose,
+        image=image or None,
+        env=dict(task.runtime_env() if env is None else env),
         limits=kept(limits_of(task), provider.features),
-        network=task.setup_network or task.network or NO_NETWORK,
+        network=task.networks.at_first,
         workdir=task.data.workdir,
-        timeout=task.build_seconds or 600.0,
+        timeout=origin.seconds or 600.0,
     )
     return (await provider.compose(plan)).main

@@ -8,9 +8,10 @@ but that sandboxes are local ones unless told otherwise.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from forkyard.task import TaskTimeout, VerifierMode
 
@@ -117,6 +118,24 @@ class AgentConfig(Config):
         return {"id": value} if isinstance(value, str) else value
 
 
+def inherited(own: AgentConfig, default: AgentConfig) -> AgentConfig:
+    """What an agent is told, and what `default` says where that leaves things open.
+
+    The options of a harness go with its name, and those of a provider with its own.
+    """
+    said, given = (config.model_dump(exclude_defaults=True) for config in (own, default))
+    if own.harness is not None:
+        given.pop("harness", None)
+    if own.runtime.type is not None:
+        given.pop("runtime", None)
+    return AgentConfig.model_validate(_over(said, given))
+
+
+def _over(said: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key for key in said if isinstance(said[key], dict) and isinstance(given.get(key), dict)}
+    return {**given, **said, **{key: _over(said[key], given[key]) for key in both}}
+
+
 class EnvTimeout(Config):
     """Deadlines of an episode in seconds: `episode` of `Env.run`, `finalize` of `Env.finalize`."""
 
@@ -125,7 +144,10 @@ class EnvTimeout(Config):
 
 
 class EnvConfig(Config):
-    """Subclass it and add a field `NAME: AgentConfig = AgentConfig()` for each agent, and fields of your own."""
+    """Subclass it and add a field `NAME: AgentConfig = AgentConfig()` for each agent, and fields of your own.
+
+    What somebody leaves open of an agent is as in the field's default, and what that leaves open as the run says.
+    """
 
     timeout: EnvTimeout = EnvTimeout()
     retries: RetryConfig = RetryConfig()
@@ -134,6 +156,13 @@ class EnvConfig(Config):
     )
 
     agents: ClassVar[tuple[str, ...]] = ()
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _over_its_default(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name not in cls.agents or type(value) is not AgentConfig:  # one of its own has its own defaults
+            return value
+        return inherited(value, cls.model_fields[info.field_name].default)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from forkyard.env.agent import Agent, Agents, Table
 from forkyard.env.checks import seat_problems
 from forkyard.env.config import AgentConfig, EnvConfig, RuntimeChoice
+from forkyard.env.contained import contained
 from forkyard.env.episode import Episode, acted_in
 from forkyard.env.seat import OnPhase, Place, Seat
 from forkyard.errors import EnvError, RolloutError
@@ -104,8 +105,12 @@ class Env(ABC, Generic[ConfigT]):
             await self.stop()
 
     def complete(self, episode: Episode) -> bool:
-        """Whether nothing of the episode needs to be played again."""
-        return episode.ok
+        """Whether a run that is resumed keeps the episode and does not play it again; asked when it has ended.
+
+        As it is here, one is kept unless the env's own code or the infrastructure failed. An env that accepts that one
+        of its agents failed says so.
+        """
+        return not episode.failed
 
     def plays(self, name: str, task: Task) -> Task:
         """The task that the agent of that name is given when the env plays `task`."""
@@ -126,7 +131,7 @@ class Env(ABC, Generic[ConfigT]):
         episode = Episode(new_id(), self.id, task.name)
         table = Table(task, replace(slot, episode=episode.id, env=self.id), on_phase, episode.traces)
         if self.config.max_concurrent_agents is not None:
-            table.turns = asyncio.Semaphore(self.config.max_concurrent_agents)
+            table.room = asyncio.Semaphore(self.config.max_concurrent_agents)
         agents = {name: Agent(name, seats[name], table) for name in self.agents}
         try:
             await self._guarded(episode, "run", self._play(task, Agents(agents)), self.config.timeout.episode)
@@ -141,28 +146,41 @@ class Env(ABC, Generic[ConfigT]):
             if not trace.trainable:  # a judge's or a user's part, in which there is nothing to grade
                 trace.settle(Status.SCORED)
             trace.settle(Status.INDETERMINATE, "nobody graded it")
-            if episode.errors:
-                trace.info["env_error"] = str(episode.errors[-1])
+        self._conclude(episode)
         return episode
 
     async def _play(self, task: Task, agents: Agents) -> None:
         await self.setup(agents)
         await self.run(task, agents)
 
-    async def _guarded(self, episode: Episode, stage: str, work: Awaitable[None], seconds: float | None) -> None:
-        where = f"{type(self).__name__}.{stage}()"
+    async def _guarded(self, episode: Episode, hook: str, work: Awaitable[None], seconds: float | None) -> None:
+        where = f"{type(self).__name__}.{hook}()"
         try:
-            async with asyncio.timeout(seconds) as deadline:
-                await work
+            with contained():
+                async with asyncio.timeout(seconds) as deadline:
+                    await work
         except RolloutError as err:
             episode.errors.append(err)
         except (Exception, SystemExit) as err:  # noqa: BLE001 - foreign code: whatever it raises is the env's failure
             if deadline.expired():
-                option = "episode" if stage == "run" else stage
+                option = "episode" if hook == "run" else hook
                 episode.is_timeout = True
                 episode.errors.append(EnvError(f"{where} exceeded its {seconds:g}s deadline (--env.timeout.{option})"))
             else:
                 episode.errors.append(EnvError(f"{where}: {_told(err)}"))
+
+    def _conclude(self, episode: Episode) -> None:
+        """Put on every line what is to be said of the episode as a whole."""
+        complete = False
+        try:
+            complete = bool(self.complete(episode))
+        except (Exception, SystemExit) as err:  # noqa: BLE001 - foreign code: whatever it raises is the env's failure
+            episode.errors.append(EnvError(f"{type(self).__name__}.complete(): {_told(err)}"))
+        for trace in episode.traces:
+            if complete is episode.failed:
+                trace.info["complete"] = complete
+            if episode.errors:
+                trace.info["env_error"] = str(episode.errors[-1])
 
     def _leave_a_trace(self, episode: Episode, task: Task, agent: Agent) -> None:
         if not episode.errors:

@@ -26,6 +26,12 @@ class Episode:
         return not self.errors and all(trace.ok for trace in self.traces)
 
     @property
+    def failed(self) -> bool:
+        """Whether the env's own code failed, or the infrastructure under a rollout."""
+        lost = (Status.INFRASTRUCTURE_ERROR, Status.CANCELLED)
+        return bool(self.errors) or any(trace.status in lost for trace in self.traces)
+
+    @property
     def last_error(self) -> RolloutError | None:
         """The env's last error, if there was one."""
         return self.errors[-1] if self.errors else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from forkyard.env.rollout import Rollout
@@ -18,6 +18,8 @@ Said = str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Segment:
     """What one turn brought: its messages, from the user's on, and whether the rollout is over with it.
+
+    It is when the agent gave no reply: there is nothing to go on with.
 
     `root_reply` is the text of the agent's reply, None when it gave none; `last_reply` is the same as a text.
     """
@@ -35,9 +37,9 @@ class Segment:
 class Interaction:
     """An open conversation. The agent's time runs only while a turn does, and its limits hold over all turns."""
 
-    def __init__(self, rollout: Rollout, turns: AbstractAsyncContextManager[object]) -> None:
+    def __init__(self, rollout: Rollout, room: AbstractAsyncContextManager[object]) -> None:
         self._rollout = rollout
-        self._turns = turns
+        self._room = room
         self._waiting: Messages = []
         self._begun = False
         self._busy = False
@@ -75,7 +77,7 @@ class Interaction:
         start = len(trace.messages)
         trace.messages.extend(said)
         try:
-            async with self._turns:
+            async with self._room:
                 await self._act()
                 while self._waiting and not self._over:
                     trace.messages.extend(self._waiting)
@@ -83,7 +85,9 @@ class Interaction:
                     await self._act()
         finally:
             self._busy = False
-        return _segment(trace.messages[start:], self._over)
+        segment = _segment(trace.messages[start:], self._over)
+        self._over = self._over or segment.root_reply is None
+        return replace(segment, terminated=self._over)
 
     async def steer(self, message: Said) -> None:
         """Tell the agent something as soon as it can hear it: within the turn under way, else with the next."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from forkyard.sandbox import Network, Sandbox
 from forkyard.secrets import Secrets, redact
 from forkyard.task import Task, TaskData
 from forkyard.task.judges import Criterion
+from forkyard.task.machine import Networks, Origin
 from forkyard.trace import Trace
 from forkyard.values import strict_json
 
@@ -65,14 +67,9 @@ class JudgeTask(Task[TaskData]):
         return other
 
     @property
-    def build_context(self) -> Any:
-        """The solver's."""
-        return self._of.build_context
-
-    @property
-    def build_seconds(self) -> float | None:
-        """The solver's."""
-        return self._of.build_seconds
+    def origin(self) -> Origin:
+        """The solver's, without its services."""
+        return replace(self._of.origin, compose=None, has_image=False)
 
     @property
     def network(self) -> Network | None:
@@ -80,9 +77,9 @@ class JudgeTask(Task[TaskData]):
         return self._of.network
 
     @property
-    def setup_network(self) -> Network | None:
+    def networks(self) -> Networks:
         """The solver's."""
-        return self._of.setup_network
+        return replace(self._of.networks, verifier=None)
 
     def runtime_env(self) -> Mapping[str, str]:
         """The solver's."""

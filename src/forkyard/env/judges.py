@@ -19,13 +19,15 @@ MOST_USD = 5.0
 class JudgeRoutes:
     """One rollout's routes for judges, each opened when it is first asked for. An `Ask`; `serve` is a `Serve`.
 
-    All of them together may spend what the agent may, at most `MOST_USD`. Where the agent has no bound in money, a
-    model without a price can be asked too, and has none either.
+    All of them together may spend what the agent may, at most `MOST_USD`; `spent` is what was before. Where the agent
+    has no bound in money, a model without a price can be asked too, and has none either.
     """
 
-    def __init__(self, gateway: Gateway, trace: Trace, model: str | None, agents_usd: float | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, trace: Trace, model: str | None, agents_usd: float | None = None, spent: float = 0.0
+    ) -> None:
         self._gateway, self._trace, self._model = gateway, trace, model
-        self._most_usd = MOST_USD if agents_usd is None else min(agents_usd, MOST_USD)
+        self._most_usd = max(0.0, (MOST_USD if agents_usd is None else min(agents_usd, MOST_USD)) - spent)
         self._all_paid = agents_usd is not None
         self._paid: Route | None = None
         self._unpriced: Route | None = None

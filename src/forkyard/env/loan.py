@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from forkyard.sandbox import NO_NETWORK, Network, Sandbox
-from forkyard.sandbox.subprocess import SubprocessSandbox
+from forkyard.sandbox import NO_NETWORK, Network, PlainDirectory, Sandbox
 from forkyard.task import Task
 
 _log = logging.getLogger(__name__)
@@ -34,11 +33,11 @@ class Loan:
         where = f"task {task.name}"
         if self.over:
             raise ValueError(f"{where} was given a sandbox that its owner has closed")
-        if isinstance(self.sandbox, SubprocessSandbox) and (task.data.image or task.build_context):
+        if isinstance(self.sandbox, PlainDirectory) and (task.data.image or task.origin.build):
             raise TypeError(f"{where} names an image, and it was given a plain directory of this machine")
         if self.image is None:
             return
-        wanted, given = task.setup_network or task.network or NO_NETWORK, self.network or NO_NETWORK
+        wanted, given = task.networks.at_first, self.network or NO_NETWORK
         if wanted != given:
             raise ValueError(f"{where} wants the network {wanted}, and the sandbox it was given has {given}")
         if task.data.image is not None and task.data.image != self.image:

@@ -14,12 +14,13 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forkyard.env.boxes import sandbox_spec, seated_task, verified_task, verifier_sandbox, working_directory
+from forkyard.env.boxes import image_of, opened, seated_task, working_directory
 from forkyard.env.judges import JudgeRoutes
 from forkyard.env.loan import Loan
+from forkyard.env.phases import grading_of, let_go, note_visits, on_record, timed
 from forkyard.env.seat import OnPhase, Seat, grading_mode
 from forkyard.errors import (
     EngineLost,
@@ -33,19 +34,18 @@ from forkyard.errors import (
 )
 from forkyard.grade import (
     Grading,
-    closed,
     collect_declared,
     graded,
+    keep_ungraded,
     program_failure,
-    settle_failure,
     unheard,
     unknown,
 )
 from forkyard.harness import ModelContext
 from forkyard.sandbox import NO_NETWORK, Sandbox
-from forkyard.task import AnyToolset, Task, invoke
+from forkyard.task import AnyToolset, Task, VerifierMode, invoke
 from forkyard.tools import RolloutTools
-from forkyard.trace import Timing, Trace
+from forkyard.trace import Trace
 
 if TYPE_CHECKING:
     from forkyard.gateway import Route
@@ -104,7 +104,7 @@ class Rollout:
         with self._on_record():
             await self._fork()
             self._on_phase(self.trace, "setup")
-            with _timed(self.trace.timing, "setup_ms"):
+            with timed(self.trace.timing, "setup_ms"):
                 await self._set_up()
             if self.going:
                 await self._connect()
@@ -114,12 +114,12 @@ class Rollout:
         with self._on_record():
             if not self._acted:
                 self._on_phase(self.trace, "agent")
-                if self.task.setup_network is not None:
+                if self.task.networks.setup is not None:
                     await self._running.set_network(self.task.network or NO_NETWORK)
             self._acted = self._touched = True
             if self._loan is not None:
                 self._loan.touched = True
-            with _timed(self.trace.timing, "agent_ms"):
+            with timed(self.trace.timing, "agent_ms"):
                 await self._launch()
 
     async def finish(self) -> None:
@@ -134,6 +134,8 @@ class Rollout:
                 if not self.task.scoring_deferred:
                     self._on_phase(self.trace, "grade")
                     await self._grade()
+            elif self._acted and self._sandbox is not None:
+                await keep_ungraded(await self._grading("forked"), self.trace, self._sandbox)
 
     async def close(self) -> None:
         """Let go of everything. What goes wrong now is noted and changes no score."""
@@ -154,32 +156,22 @@ class Rollout:
 
     @contextmanager
     def _on_record(self) -> Iterator[None]:
-        trace = self.trace
-        try:
-            yield
-        except ForkyardError as err:
-            if self._loan is not None and self._loan.over:
-                err = SandboxError(f"the lent sandbox was closed by its owner during the rollout: {err}")
-            settle_failure(trace, err, self._touched)
-        except Exception as err:  # noqa: BLE001 - a fault of ours in one rollout must not end the others
-            trace.record_error(err)
-            trace.settle(unknown(self._touched), f"internal error: {type(err).__name__}: {err}")
+        with on_record(self.trace, lambda: self._touched):
+            try:
+                yield
+            except ForkyardError as err:
+                if self._loan is None or not self._loan.over:
+                    raise
+                raise SandboxError(f"the lent sandbox was closed by its owner during the rollout: {err}") from err
 
     async def _fork(self) -> None:
         self._on_phase(self.trace, "fork")
         if self._loan is not None:
             self.trace.info["lent"] = self._running.id
             return
-        if self.task.compose_directory is not None:
-            from forkyard.env.composing import composed  # few tasks are of several containers
-
-            with _timed(self.trace.timing, "fork_ms"):
-                self._sandbox = await composed(self.seat, self.task)
-            return
-        provider = self.seat.provider
-        image = await self.seat.image_for(self.task)
-        with _timed(self.trace.timing, "fork_ms"):
-            self._sandbox = await provider.create(sandbox_spec(self.task, image, provider.features))
+        image, mounts = await image_of(self.seat.image_for, self.task), await self._tools.mounts()
+        with timed(self.trace.timing, "fork_ms"):
+            self._sandbox = await opened(self.seat.provider, self.task, image, mounts=mounts)
 
     async def _set_up(self) -> None:
         task = self.task
@@ -196,7 +188,7 @@ class Rollout:
         harness = self.seat.harness
         with boundary(HarnessError, f"harness {harness.name} setup"):
             await harness.setup(self.task, self._running)
-        await self._tools.open()
+        await self._tools.open(self._running)
 
     async def _connect(self) -> None:
         """Open this rollout's way to its model."""
@@ -270,7 +262,7 @@ class Rollout:
         """Like the agent's, this deadline is a stop and no failure: grading goes on."""
         task, trace = self.task, self.trace
         try:
-            async with asyncio.timeout(task.data.timeout.finalize):
+            async with asyncio.timeout(task.data.timeout.finalize_seconds):
                 with boundary(TaskError, f"task {type(task).__name__} finalize"):
                     await invoke(task.finalize, task=task.data, trace=trace, runtime=self._running)
         except TimeoutError:
@@ -284,7 +276,7 @@ class Rollout:
         """The harness's own metrics, taken where the agent worked."""
         harness = self.seat.harness
         try:
-            async with asyncio.timeout(self.task.data.timeout.scoring):
+            async with asyncio.timeout(self.task.data.timeout.scoring_seconds):
                 with boundary(HarnessError, f"harness {harness.name} score"):
                     await harness.score(self.trace, self._running)
         except TimeoutError:
@@ -296,39 +288,31 @@ class Rollout:
 
     async def _grade(self) -> None:
         seat = self.seat
-        mode = grading_mode(seat, self.task)
-        task = verified_task(seat, self.task) if mode == "separate" else self.task
-        usd = None if seat.budget is None else seat.budget.usd
-        judges = None if seat.gateway is None else JudgeRoutes(seat.gateway, self.trace, seat.model, usd)
-        grading = Grading(
-            task=task,
-            mode=mode,
-            fresh=lambda: verifier_sandbox(seat, task),
-            end=self._leave_sandbox,
-            lent=self._loan is not None,
-            workdir=await working_directory(seat, self.task),
-            retries=seat.verification.retries,
-            keep_in=None if seat.keep_logs_in is None else seat.keep_logs_in / self.trace.id,
-            ask=judges,
-            serve=None if judges is None else judges.serve,
-        )
+        usd, spent = self._judges_money()
+        judges = None if seat.gateway is None else JudgeRoutes(seat.gateway, self.trace, seat.model, usd, spent)
         try:
-            await graded(grading, self.trace, self._running)
+            await graded(await self._grading(grading_mode(seat, self.task), judges), self.trace, self._running)
         finally:
             if judges is not None:
                 await judges.close()
+
+    async def _grading(self, mode: VerifierMode, judges: JudgeRoutes | None = None) -> Grading:
+        lent = self._loan is not None
+        return await grading_of(self.seat, self.task, self.trace, mode, self._leave_sandbox, lent=lent, judges=judges)
+
+    def _judges_money(self) -> tuple[float | None, float]:
+        """What the agent may spend, which bounds its judges as well, and what these have spent already."""
+        return None if self.seat.budget is None else self.seat.budget.usd, 0.0
 
     async def _leave_sandbox(self) -> None:
         """The rollout's part with its sandbox is over: its own is closed, a lent one stays as it is."""
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is None:
             return
-        if visits := sandbox.visits:
-            self.trace.info["network"] = [asdict(visit) for visit in visits]
+        note_visits(self.trace, sandbox)
         if self._loan is None:
             await self._keep_disk(sandbox)
-            if trouble := await closed(sandbox):
-                self.trace.info["close"] = trouble
+            await let_go(self.trace, sandbox)
 
     async def _keep_disk(self, sandbox: Sandbox) -> None:
         """What was graded in a fork can be graded again: its disk is sealed as the agent left it."""
@@ -336,13 +320,3 @@ class Rollout:
         graded_there = mode == "forked" and status is not None and status.graded
         if self.seat.keep_disk is not None and graded_there and sandbox.info.state == "stopped":
             await self.seat.keep_disk(self.trace, self.task, sandbox)
-
-
-@contextmanager
-def _timed(timing: Timing, field: str) -> Iterator[None]:
-    """Add the time it takes to a field."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        setattr(timing, field, (getattr(timing, field) or 0.0) + (time.perf_counter() - started) * 1000)

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forkyard.env.loan import Loan
+from forkyard.env.phases import let_go
 from forkyard.env.rollout import Rollout
 from forkyard.env.seat import Seat, grading_mode
-from forkyard.grade import closed
-from forkyard.sandbox import NO_NETWORK, Feature, Network, Sandbox
+from forkyard.sandbox import Feature, Sandbox
 from forkyard.task import Task
 from forkyard.task.staging import Staging
 from forkyard.trace import Status, Trace
@@ -26,6 +26,7 @@ from forkyard.trace import Status, Trace
 if TYPE_CHECKING:
     from forkyard.gateway import Budget
 
+_JUDGED = "judge_cost_usd"
 _TOLD = ("agent", "grade")  # phases of a stage that are phases of the whole
 
 
@@ -52,11 +53,11 @@ class StagedRollout(Rollout):
         with self._on_record():
             self.trace.verifier["mode"] = grading_mode(self.seat, self.task)
             tasks = self._staging.tasks
-            networks = {network for _, task in tasks for network in _networks(task)}
+            networks = {network for _, task in tasks for network in task.networks.asked}
             for number, (name, task) in enumerate(tasks):
                 stage = _StageRollout(self, name, task, first=number == 0, last=number == len(tasks) - 1)
                 if len(networks) > 1:
-                    await self._running.set_network(task.setup_network or task.network or NO_NETWORK)
+                    await self._running.set_network(task.networks.at_first)
                 self._played.append(stage.trace)
                 try:
                     await stage.play()
@@ -77,8 +78,8 @@ class StagedRollout(Rollout):
         if onward is None:
             return
         before, self._sandbox = self._sandbox, onward
-        if before is not None and (trouble := await closed(before)):
-            self.trace.info["close"] = trouble
+        if before is not None:
+            await let_go(self.trace, before)
 
 
 class _StageRollout(Rollout):
@@ -89,9 +90,15 @@ class _StageRollout(Rollout):
         loan = Loan(whole._running, None, None)
         super().__init__(seat, task, _trace_of(whole.trace, name), whole._tell, loan, False, whole._given_tools)
         self._touched = not first
-        alone = whole._loan is None and task.compose_directory is None
+        alone = whole._loan is None and task.origin.compose is None
         self._forks = alone and not last and Feature.FORK_RUNNING in seat.provider.features
         self.onward: Sandbox | None = None
+        self._whole = whole
+
+    def _judges_money(self) -> tuple[float | None, float]:
+        """Of the whole: what its agent has spent is nothing to its judges, but what they did in other stages is."""
+        budget, spent = self._whole.seat.budget, self._whole.trace.verifier.get(_JUDGED, 0.0)
+        return None if budget is None else budget.usd, float(spent)
 
     @property
     def acted(self) -> bool:
@@ -105,11 +112,6 @@ class _StageRollout(Rollout):
         if self._forks and grading_mode(self.seat, self.task) == "shared":
             self.onward = await self._running.fork()
         await super()._grade()
-
-
-def _networks(task: Task) -> set[Network]:
-    asked = (task.setup_network, task.network, task.verifier_network)
-    return {network for network in asked if network is not None}
 
 
 def _trace_of(whole: Trace, name: str) -> Trace:
@@ -138,6 +140,8 @@ def _take_over(whole: Trace, stage: Trace) -> None:
     whole.is_timeout = whole.is_timeout or stage.is_timeout
     if stage.stop_condition is not None:
         whole.stop(stage.stop_condition, override=True)
+    if _JUDGED in stage.verifier:
+        whole.verifier[_JUDGED] = whole.verifier.get(_JUDGED, 0.0) + stage.verifier[_JUDGED]
     for name in ("setup_ms", "agent_ms", "grade_ms", "model_ms"):
         if (took := getattr(stage.timing, name)) is not None:
             setattr(whole.timing, name, (getattr(whole.timing, name) or 0.0) + took)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -17,6 +18,8 @@ from forkyard.env.seat import Seat
 from forkyard.grade import unknown
 from forkyard.task import Task, TaskData
 
+USER_TURNS = 8
+"""How often a user speaks at most, unless its limits say otherwise: two who never end would talk for ever."""
 GREETING = "Hello! How can I help you today?"
 PERSONA = """\
 You are a person who writes to an assistant. Stay in that part: never say that you are a model, and do not do the \
@@ -36,7 +39,7 @@ class UserSimConfig(EnvConfig):
     """
 
     assistant: AgentConfig = AgentConfig()
-    user: AgentConfig = AgentConfig(harness=HarnessChoice(id="null"), max_turns=8)
+    user: AgentConfig = AgentConfig(harness=HarnessChoice(id="null"), max_turns=USER_TURNS)
     persona: str = PERSONA
     done_marker: str = Field("###DONE###", min_length=1)
     last_turn: bool = True
@@ -65,8 +68,11 @@ class UserSimEnv(Env[UserSimConfig]):
     id: ClassVar[str] = "user-sim"
 
     async def setup(self, agents: Agents) -> None:
-        """The user is not learned from."""
-        agents.user.trainable = False
+        """The user is not learned from, and never speaks without a bound."""
+        user = agents.user
+        user.trainable = False
+        if user.seat.limits.max_turns is None:
+            user.seat = replace(user.seat, limits=replace(user.seat.limits, max_turns=USER_TURNS))
 
     def plays(self, name: str, task: Task) -> Task:
         """The assistant's task has no prompt; the user's has the persona."""

@@ -20,7 +20,7 @@ class Admission:
 
     def __init__(self, terms: Terms, run: Ledger, till: Till) -> None:
         self._terms = terms
-        self._own = Ledger(terms.budget, "this judge" if terms.purpose == "judge" else "this rollout")
+        self._own = Ledger(terms.budget, "judge" if terms.purpose == "judge" else "rollout")
         self._ledgers = (self._own, run)
         self._till = till
         self._prompts = Prompts()
@@ -38,7 +38,7 @@ class Admission:
 
         A call whose client sets no bound to its reply is given one when a budget depends on it.
         """
-        await self._turn()
+        await self._has_room()
         self._under_way += 1
         try:
             if stop := await self._stop_of_task():
@@ -50,7 +50,7 @@ class Admission:
             return await self._hold_tokens(draft)
         except OverBudgetError as err:
             self.over()
-            raise StopError("budget", str(err)) from None
+            raise StopError("budget", err) from None
         except BaseException:
             self.over()
             raise
@@ -77,7 +77,7 @@ class Admission:
         task = self._terms.task if self._terms.purpose == "agent" else None
         return None if task is None else await stopped(task, self._terms.trace)
 
-    async def _turn(self) -> None:
+    async def _has_room(self) -> None:
         """Wait while calls under way may bring the agent to its limit of turns, or are as many as there may be."""
         trace, limits = self._terms.trace, self._terms.limits
         while True:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from forkyard.gateway.prices import Price
 
@@ -36,6 +37,9 @@ class Budget:
 
 NO_BUDGET = Budget()
 
+Whose = Literal["rollout", "judge", "run"]
+_NAMED: dict[Whose, str] = {"rollout": "this rollout", "judge": "this judge", "run": "the run"}
+
 
 @dataclass(slots=True)
 class Amount:
@@ -54,10 +58,10 @@ class Amount:
 
 @dataclass(slots=True)
 class Ledger:
-    """One budget's book. `whose` is how a refusal names it: "this rollout"."""
+    """One budget's book."""
 
     budget: Budget
-    whose: str
+    whose: Whose
     spent: Amount = field(default_factory=Amount)
     held: Amount = field(default_factory=Amount)
     refused: str | None = None
@@ -75,10 +79,14 @@ class Ledger:
         for limit, spent, asked, unit in bounds:
             if limit is not None and (spent + asked > limit + _ROUNDING or (unit != "calls" and spent >= limit)):
                 return (
-                    f"budget of {limit:g} {unit} for {self.whose}: {spent:.6g} are spent, "
+                    f"budget of {limit:g} {unit} for {_NAMED[self.whose]}: {spent:.6g} are spent, "
                     f"and the next call may take {asked:.6g}"
                 )
         return None
+
+    def on_record(self) -> dict[str, Any]:
+        """Whose budget it is and how large, as a rollout that it ended says in its `info`."""
+        return {"whose": self.whose, **asdict(self.budget)}
 
     def room(self, tokens: int, price: Price | None, replies: int) -> int:
         """How many tokens each of so many replies to such a prompt may have, once every call under way has settled."""

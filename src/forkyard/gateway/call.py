@@ -28,7 +28,10 @@ ERROR_LIMIT = 2000
 
 @dataclass(slots=True)
 class Call:
-    """A call under way. `end` puts it on the record, however it ended; what comes after that is ignored."""
+    """A call under way. `end` puts it on the record, however it ended; what comes after that is ignored.
+
+    `good` once it has ended with a reply that was whole.
+    """
 
     route: Route
     draft: Draft
@@ -39,6 +42,7 @@ class Call:
     first_byte: float | None = None
     status: int | None = None
     ended: bool = False
+    good: bool = False
 
     def replied(self, status: int) -> None:
         """The provider's reply has begun."""
@@ -49,7 +53,7 @@ class Call:
         """Settle its budgets and put it on the record."""
         if self.ended:
             return
-        self.ended = True
+        self.ended, self.good = True, error is None
         draft, price = self.draft, self.draft.price
         cost = price.cost(answered.usage, answered.written) if price and self._told(answered) else None
         self._settle(answered, cost, left=error == GONE)

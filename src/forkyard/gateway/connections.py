@@ -73,9 +73,11 @@ class Connection(HttpToolsProtocol):
     """One connection of a client, which may be hostile."""
 
     open = 0
+    together = CONNECTIONS  # of one listener
+    patience = HEAD_SECONDS  # for a head, from its first byte on, and for what is left of a body when it was answered
 
-    def __init__(self, app: Asgi, state: ServerState) -> None:
-        super().__init__(_config, state, {})
+    def __init__(self, app: Asgi, state: ServerState, config: Config = _config) -> None:
+        super().__init__(config, state, {})
         self.app: Any = app
         self.logger = _quiet
         self.access_log = False
@@ -89,17 +91,20 @@ class Connection(HttpToolsProtocol):
         Connection.open += 1
         # asyncio does this only for sockets that know their protocol by number, which those handed over do not all.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self.connections) > CONNECTIONS or Connection.open > _most():
+        if len(self.connections) > self.together or Connection.open > _most():
             transport.abort()
             return
-        self._patience = self.loop.call_later(HEAD_SECONDS, self._hurry)
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
-        Connection.open -= 1
-        if self._patience is not None:
-            self._patience.cancel()
+        self.let_go()
         super().connection_lost(exc)
+
+    def let_go(self) -> None:
+        """It is no connection of ours any more."""
+        Connection.open -= 1
+        self._calm()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come. The parser itself keeps heads and trailers of any size."""
@@ -109,6 +114,9 @@ class Connection(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as err:
+                if self._should_upgrade():  # never where the configuration has no web sockets
+                    self.handle_websocket_upgrade()
+                    return
                 again = self._staying() + data[err.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.feed_data(again)
@@ -116,6 +124,8 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
         if self._head > HEAD_LIMIT:
             self.transport.abort()
+        elif self._patience is None and self._is_waited_for() and not self.transport.is_closing():
+            self._wait()
 
     def _staying(self) -> bytes:
         """The head of a request that asks for another protocol, as one that does not."""
@@ -126,8 +136,9 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """A request has begun, unless it will be read again."""
         self._head = 0
+        self._calm()
         self._method = self.parser.get_method()
-        if not self.parser.should_upgrade():
+        if self._should_upgrade() or not self.parser.should_upgrade():
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -140,8 +151,21 @@ class Connection(HttpToolsProtocol):
         self._head = 0
         super().on_body(body)
 
+    def _wait(self) -> None:
+        self._patience = self.loop.call_later(self.patience, self._hurry)
+
+    def _calm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _is_waited_for(self) -> bool:
+        """Whether the client has its turn; uvicorn's own timer runs only until the first byte of what it says."""
+        return self.cycle is None or self.cycle.response_complete
+
     def _hurry(self) -> None:
-        if self.cycle is None:
+        self._patience = None
+        if self._is_waited_for():
             self.transport.abort()
 
 

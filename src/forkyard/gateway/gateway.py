@@ -58,7 +58,7 @@ class Gateway:
         self.upstreams = upstreams
         self.prices = load_prices() if prices is None else prices
         self.bounds = bounds
-        self.ledger = Ledger(budget, "the run")
+        self.ledger = Ledger(budget, "run")
         self.till = Till()
         self.secrets: Secrets = upstreams.secrets
         self.keys = upstreams.keys

@@ -13,10 +13,12 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer trailers "
     b"transfer-encoding upgrade".split()
 )
-# Whoever the client says it is, and wherever it thinks it is: the provider hears of the gateway alone.
+# Whoever the client says it is, and wherever it thinks it is: the provider hears of the gateway alone. A key of a
+# request is for the gateway (see `replays`): at the provider, two rollouts that choose the same would share a reply.
 _CLIENTS_OWN = frozenset(
     b"authorization x-api-key api-key x-goog-api-key openai-organization openai-project cookie host content-length "
-    b"expect accept-encoding forwarded x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip".split()
+    b"expect accept-encoding forwarded x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip "
+    b"idempotency-key".split()
 )
 _PROVIDERS_OWN = frozenset((b"set-cookie", b"alt-svc"))
 

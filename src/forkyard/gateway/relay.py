@@ -40,25 +40,32 @@ async def relay(route: Route, request: Incoming) -> Outgoing:
         async with route.beside():
             return await side_door(route, request)
     draft = route.draft(dialect, read_body(request))
+    return await route.replays.answered(
+        route, request, lambda: _called(route, request, draft), streamed=draft.asked.streamed
+    )
+
+
+async def _called(route: Route, request: Incoming, draft: Draft) -> tuple[Call, Outgoing]:
+    """One call, and the reply it brings."""
     hide_usage = _ask_for_usage(draft)
     call = await route.admit(draft)
     response: Reply | None = None
     try:
         content = written(draft.body, draft.changes, anew=draft.anew)
-        response = await send(route, request, draft.upstream, dialect, content, plain=hide_usage)
+        response = await send(route, request, draft.upstream, draft.dialect, content, plain=hide_usage)
         call.replied(response.status)
         if response.status == 200 and looks_at(route.terms, "response"):
-            return await held(route, call, response, hide_usage)
-        observed = _observed(response, dialect, route, hide_usage)
+            return call, await held(route, call, response, hide_usage)
+        observed = _observed(response, draft.dialect, route, hide_usage)
         if observed is None:
-            return await _whole(route, call, response)
+            return call, await _whole(route, call, response)
     except BaseException as err:
         call.end(error=GONE if isinstance(err, asyncio.CancelledError) else str(err))
         if response is not None:
             await response.aclose()
         raise
     headers = back(response.headers, rewritten=observed.rewrites)
-    return Outgoing(response.status, headers, Streamed(route, call, response, observed))
+    return call, Outgoing(response.status, headers, Streamed(route, call, response, observed))
 
 
 async def side_door(route: Route, request: Incoming) -> Outgoing:

@@ -13,6 +13,7 @@ from forkyard.gateway.call import GONE, Call
 from forkyard.gateway.dialects import CHAT, Answered, Asked, Dialect
 from forkyard.gateway.dialects.base import Body
 from forkyard.gateway.listening import Listener, listen
+from forkyard.gateway.replays import Replays
 from forkyard.gateway.terms import ENDED, Draft, Purpose, RefusedError, StopError, Terms
 from forkyard.gateway.transport import RouteTransport
 from forkyard.gateway.upstreams import Upstream
@@ -44,6 +45,7 @@ class Route:
         self.admission = Admission(terms, gateway.ledger, gateway.till)
         self.refused: str | None = None
         self.failure: TaskError | None = None
+        self.replays = Replays()
         self._models: dict[str, ChatModel] = {}
         self._stop: StopError | None = None
         self._recorded = self._counted = 0
@@ -175,8 +177,9 @@ class Route:
         self.refused = self.refused or stop.condition
         if self.purpose == "agent":
             trace.stop(stop.condition)
-        if stop.budget:
-            trace.settle(Status.BUDGET, stop.budget)
+        if stop.budget and trace.status is None:
+            trace.info["over_budget"] = stop.budget.ledger.on_record()
+            trace.settle(Status.BUDGET, str(stop.budget))
 
     def record(self, call: ModelCall, asked: Asked, answered: Answered) -> None:
         """Put a call that has ended on the rollout's record."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forkyard.gateway.budget import NO_BUDGET, Budget
+from forkyard.gateway.budget import NO_BUDGET, Budget, OverBudgetError
 from forkyard.gateway.dialects import Answered, Asked, Dialect
 from forkyard.gateway.dialects.base import Body
 from forkyard.gateway.prices import Price
@@ -67,10 +67,10 @@ class RefusedError(Exception):
 
 
 class StopError(Exception):
-    """The agent is stopped: `condition` says by what. `budget` is the sentence when it was a budget."""
+    """The agent is stopped: `condition` says by what. `budget` is what a budget refused, when it was one."""
 
-    def __init__(self, condition: str, budget: str | None = None) -> None:
-        super().__init__(budget or condition)
+    def __init__(self, condition: str, budget: OverBudgetError | None = None) -> None:
+        super().__init__(str(budget) if budget else condition)
         self.condition, self.budget = condition, budget
 
 

@@ -4,6 +4,7 @@ from forkyard.grade.archives import cleaned
 from forkyard.grade.artifacts import NOTHING, Collected, collect, double_artifacts, place, restore
 from forkyard.grade.blame import program_failure, settle_failure, unheard, unknown
 from forkyard.grade.declared import collect_declared
+from forkyard.grade.evidence import keep_ungraded
 from forkyard.grade.grading import Grading, closed
 from forkyard.grade.logs import keep_logs
 from forkyard.grade.phase import graded
@@ -19,6 +20,7 @@ __all__ = [
     "double_artifacts",
     "graded",
     "keep_logs",
+    "keep_ungraded",
     "place",
     "program_failure",
     "restore",

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.grade.archives import check_root, checked, only_entry, renamed
-from forkyard.sandbox import Sandbox
+from forkyard.sandbox import PlainDirectory, Sandbox
 from forkyard.sandbox.archive import all_but
-from forkyard.sandbox.subprocess import SubprocessSandbox
 from forkyard.task import ARTIFACTS_DIR, Artifact
 from forkyard.values import MIB
 
@@ -77,7 +76,7 @@ async def restore(runtime: Sandbox, collected: Mapping[str, bytes | None]) -> No
 
 async def place(runtime: Sandbox, roots: Iterable[str], archive: bytes) -> None:
     """Clear the roots and unpack an archive that was looked at."""
-    if isinstance(runtime, SubprocessSandbox):
+    if isinstance(runtime, PlainDirectory):
         raise TypeError("artifacts cannot be restored into a plain directory of this machine: use another provider")
     await runtime.push(_clearing(roots), "/", layer=True)
     await runtime.push(NOTHING, ".")  # the working directory may have been among them

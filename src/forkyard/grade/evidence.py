@@ -17,10 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from forkyard.errors import RolloutError
 from forkyard.grade.archives import count_entries, moved
 from forkyard.grade.artifacts import Collected, absolute
 from forkyard.grade.declared import collect_declared
 from forkyard.grade.grading import Grading
+from forkyard.grade.logs import keep_collected, keep_logs, keep_parts
 from forkyard.grade.services import collect_from_services
 from forkyard.sandbox import Sandbox
 from forkyard.sandbox.archive import unpack_untrusted
@@ -38,7 +40,23 @@ async def keep_evidence(grading: Grading, trace: Trace, sandbox: Sandbox) -> boo
         return False
     collected = beside | await collect_declared(task, trace, sandbox, grading.workdir)
     await keep_artifacts(grading, trace, collected)
+    if grading.mode == "shared" and not grading.lent:  # of what the verifier will have been in no disk is kept
+        await asyncio.to_thread(keep_collected, collected, grading.keep_in / "collected")
     return True
+
+
+async def keep_ungraded(grading: Grading, trace: Trace, sandbox: Sandbox) -> None:
+    """Keep logs and artifacts of what is not graded; what cannot be had is told in `trace.info["logs"]`."""
+    if grading.keep_in is None:
+        return
+    try:
+        if await keep_evidence(grading, trace, sandbox):
+            await keep_parts(trace, sandbox, grading.keep_in, ("agent", "verifier"))
+        else:
+            await keep_logs(trace, sandbox, grading.keep_in)
+            note_artifacts(grading)
+    except RolloutError as err:
+        trace.info["logs"] = [*trace.info.get("logs", []), f"what the agent left was lost: {err}"][:20]
 
 
 async def keep_artifacts(grading: Grading, trace: Trace, collected: Collected) -> None:
@@ -71,8 +89,8 @@ def _declared(grading: Grading) -> dict[str, tuple[Artifact, str | None]]:
     found: dict[str, tuple[Artifact, str | None]] = {}
     for artifact in (*grading.task.data.artifacts, Artifact(source=ARTIFACTS_DIR)):
         found.setdefault(absolute(artifact, grading.workdir or "/"), (artifact, None))
-    for service in grading.task.services:
-        for artifact in grading.task.artifacts_of(service):
+    for service, artifacts in grading.task.services.items():
+        for artifact in artifacts:
             found.setdefault(absolute(artifact, "/"), (artifact, service))
     return found
 

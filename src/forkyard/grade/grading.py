@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,9 +39,16 @@ class Grading:
 
 
 async def stage(task: Task, trace: Trace, verifier: Sandbox, what: str) -> None:
-    """Let the hidden files in. Raises TaskError, saying `what` was done, for what the hook raises."""
-    with boundary(TaskError, what):
-        await invoke(task.stage_verifier, task=task.data, trace=trace, runtime=verifier)
+    """Let the hidden files in. Raises TaskError, saying `what` was done, for what the hook raises, and when it takes
+    longer than scoring may.
+    """
+    seconds = task.data.timeout.scoring_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            with boundary(TaskError, what):
+                await invoke(task.stage_verifier, task=task.data, trace=trace, runtime=verifier)
+    except TimeoutError:
+        raise TaskError(f"{what} took longer than {seconds:g} s") from None
 
 
 async def score(grading: Grading, trace: Trace, verifier: Sandbox) -> None:

@@ -1,6 +1,6 @@
 """The grading phase: the agent is done; from here on nothing it left running or lying about may choose the score.
 
-    shared     the verifier works in the agent's sandbox, beside what the agent left running
+    shared     the verifier works in the agent's sandbox, beside what the agent left running (see `apart`)
     forked     the verifier works in a fork of the agent's disk, without any process the agent left
     separate   the agent's sandbox ends, and the verifier works in a fresh one with the declared artifacts
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 
 from forkyard.errors import RolloutError
+from forkyard.grade.apart import apart_from_agent
 from forkyard.grade.blame import settle_failure
 from forkyard.grade.evidence import keep_evidence, note_artifacts
 from forkyard.grade.grading import Grading, closed, score, stage
@@ -46,8 +47,10 @@ async def _verify_on_its_disk(grading: Grading, trace: Trace, sandbox: Sandbox) 
                 if not grading.lent:
                     await sandbox.stop()
                 verifier = await sandbox.fork()
-            if task.verifier_network is not None:
-                await verifier.set_network(task.verifier_network)
+            if task.networks.verifier is not None:
+                await verifier.set_network(task.networks.verifier)
+            if grading.mode == "shared":
+                verifier = await apart_from_agent(task, trace, sandbox)
             await stage(task, trace, verifier, f"task {type(task).__name__} stage_verifier")
             await score(grading, trace, verifier)
         except RolloutError as err:

@@ -23,7 +23,7 @@ from forkyard.grade.evidence import keep_artifacts
 from forkyard.grade.grading import Grading, closed, score, stage
 from forkyard.grade.logs import keep_collected, keep_parts
 from forkyard.grade.services import collect_from_services
-from forkyard.sandbox import NO_NETWORK, Sandbox
+from forkyard.sandbox import Sandbox
 from forkyard.task import Task, invoke
 from forkyard.trace import Trace
 from forkyard.values import backoff
@@ -127,8 +127,7 @@ class _Attempt:
         with boundary(TaskError, "restoring artifacts"):
             await place(verifier, collected, archive)
         await stage(task, self._trace, verifier, "verifier staging")
-        at_first = task.setup_network or task.network or NO_NETWORK
-        network = task.verifier_network or task.network or NO_NETWORK
+        at_first, network = task.networks.at_first, task.networks.at_last
         if network != at_first:
             await verifier.set_network(network)
 

@@ -54,7 +54,7 @@ async def _service(trace: Trace, sandbox: Sandbox, name: str) -> Sandbox | None:
 
 async def _collected(task: Task, name: str, box: Sandbox | None, failures: dict[str, str]) -> Collected:
     """What is declared of a service; of one that is gone nothing, and why is put into `failures`."""
-    declared = task.artifacts_of(name)
+    declared = task.services[name]
     paths = [absolute(artifact, "/") for artifact in declared]
     why = "its service does not run"
     if box is not None:

@@ -53,12 +53,6 @@ def tool_problems(task: Task[Any, Any, Any], harness: str, how: CallsTools | Non
 
 def _of_names(where: str, toolsets: Sequence[AnyToolset], servers: Sequence[str]) -> list[str]:
     problems = [
-        f"toolset {type(toolset).__name__} asks for `colocated`, and tools are served from outside the sandbox: "
-        "leave it out, or have the task start the server and say its `url`"
-        for toolset in toolsets
-        if getattr(toolset.config, "colocated", False)
-    ]
-    problems += [
         f"{where} has a server of tools called {name!r}: a name is letters, digits, _ and -"
         for name in servers
         if not _NAME.fullmatch(name)

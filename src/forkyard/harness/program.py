@@ -15,7 +15,7 @@ from forkyard.harness.turns import open_conversation
 from forkyard.model import Endpoint
 from forkyard.sandbox import ProgramResult, Sandbox
 from forkyard.task import Task
-from forkyard.trace import Trace
+from forkyard.trace import Message, Trace
 from forkyard.trace.messages import text_of
 from forkyard.values import MIB, printable, tail
 
@@ -29,6 +29,7 @@ _LONGEST_LINE = 8 * MIB
 _SHOWN = 2000
 _LOOK = 1.0
 _NOT_FOUND = 127
+_TELLING = ("system", "user")  # who speaks before the first turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,29 @@ def endpoint_of(name: str, ctx: ModelContext) -> Endpoint:
 def instruction(name: str, task: Task, trace: Trace) -> str:
     """What the program of that name is told: the texts before its first turn, the system prompt first.
 
-    Raises HarnessError for a conversation that already has a reply, and for one without a word.
+    A task that goes on with a conversation is told as one text, in which it is said who spoke. Raises HarnessError for
+    a conversation that this rollout began itself, and for one without a word.
     """
     open_conversation(task, trace)
-    if any(message["role"] not in ("system", "user") for message in trace.messages):
+    if any(message["role"] not in _TELLING for message in trace.messages):
+        if isinstance(task.data.prompt, list) and trace.messages[-len(task.data.prompt) :] == task.data.prompt:
+            return transcript(trace.messages)
         raise HarnessError(f"the harness {name!r} takes one instruction: it cannot go on with a conversation")
     text = "\n\n".join(filter(None, (text_of(message["content"]) for message in trace.messages)))
     if not text.strip():
         raise HarnessError(f"task {task.name} says nothing that {name} could be told")
     return text
+
+
+def transcript(talk: Sequence[Message]) -> str:
+    """A conversation as one text: what was said so far, and then what it ends with."""
+    parts = ["This is what was said and done so far:"]
+    for message in talk[:-1]:
+        text = text_of(message.get("content"))
+        for call in message.get("tool_calls") or ():
+            text += f"\n{call['function']['name']}({call['function']['arguments']})"
+        parts.append(f"[{message['role']}]\n{text.strip()}")
+    return "\n\n".join([*parts, f"Go on from there. {text_of(talk[-1].get('content'))}"])
 
 
 async def run_program(program: Program, narrator: Narrator, task: Task, trace: Trace, runtime: Sandbox) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +10,7 @@ from rich.cells import cell_len
 
 from forkyard.report.outcome import Totals
 from forkyard.report.summary import COLUMNS, NEEDED, Group, Report, Row, columns_of
-from forkyard.values import counted, first_names, one_line, strict_json
+from forkyard.values import counted, decimal, first_names, one_line, strict_json
 
 REPORT_SCHEMA = 1
 NAME_WIDTH = 60
@@ -57,9 +56,7 @@ def shown(value: float | None) -> str:
         return str(value)
     if abs(value) >= 1e6:
         return f"{value:.3g}"
-    cents = math.floor(abs(value) * 100 + 0.5)  # halves go up, as jq rounds them
-    sign = "-" if value < 0 and cents else ""
-    return sign + f"{cents / 100:.2f}".rstrip("0").rstrip(".")
+    return decimal(value).rstrip("0").rstrip(".")
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:

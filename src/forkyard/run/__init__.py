@@ -1,7 +1,6 @@
 """Runs: a plan, its slots at work side by side, and one line for each."""
 
 from forkyard.run.directory import remove
-from forkyard.run.interrupt import Interrupt
 from forkyard.run.live import Live
 from forkyard.run.plan import KEY_VARIABLE, Plan, PlannedTask, check_name, is_run, new_run_name, plan_of, read_plan
 from forkyard.run.prepare import resolved
@@ -15,7 +14,6 @@ __all__ = [
     "KEY_VARIABLE",
     "Check",
     "Headline",
-    "Interrupt",
     "Lines",
     "Live",
     "Outcome",

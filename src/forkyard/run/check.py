@@ -76,10 +76,10 @@ async def find_problems(plan: Plan, tasks: Sequence[Task], env: Env[Any], seats:
 
 def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
     """Each different text once, with the names of the tasks it was said of: `(text, name)` pairs."""
-    names: dict[str, list[str]] = {}
+    names: dict[str, dict[str, None]] = {}
     for text, name in said:
-        names.setdefault(text, []).append(name)
-    return [printable(f"{text} ({_names(whose)})") for text, whose in names.items()]
+        names.setdefault(text, {})[name] = None
+    return [printable(f"{text} ({_names(list(whose))})") for text, whose in names.items()]
 
 
 def notes_of(plan: Plan, task: Task, provider: Provider) -> list[str]:
@@ -165,7 +165,7 @@ async def _image_problems(plan: Plan, tasks: Sequence[Task], store: ImageProvide
         try:
             name = await _missing_image(plan, task, store, unnamed)
             if name and (problem := await _unavailable(store, name, unavailable)):
-                named = task.data.image is not None or task.build_context is not None
+                named = task.data.image is not None or task.origin.build is not None
                 missing.append((problem if named else f"{problem}; {_UNNAMED}", task.where("image"), task.name))
         except ConfigError as err:
             problems += err.problems
@@ -187,16 +187,16 @@ async def _unavailable(store: ImageProvider, name: str, known: dict[str, str]) -
 
 async def _missing_image(plan: Plan, task: Task, store: ImageStore, unnamed: str) -> str | None:
     """The name of an image the task needs and the store lacks. Raises ConfigError for a bad Dockerfile or context."""
-    directory = task.build_context
+    directory = task.origin.build
     if directory is None:
         named: str = task.data.image or unnamed
-        known = plan.base is not None or task.brings_image or await find_image(store, named) is not None
+        known = plan.base is not None or task.origin.has_image or await find_image(store, named) is not None
         return None if known else named
     return await check_build(store, directory, BuildOptions(base=plan.base))
 
 
 def _named_image(task: Task) -> str | None:
-    if task.build_context is not None:
-        return ", ".join(base_images(read_dockerfile(task.build_context / "Dockerfile")))
+    if (directory := task.origin.build) is not None:
+        return ", ".join(base_images(read_dockerfile(directory / "Dockerfile")))
     named: str | None = task.data.image
     return named

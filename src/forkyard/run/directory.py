@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from forkyard.errors import ConfigError
 from forkyard.run.plan import Plan, read_plan
@@ -36,6 +36,9 @@ from forkyard.trace.store import (
     slot_of,
 )
 
+if TYPE_CHECKING:
+    from forkyard.run.ondisk import Mirror
+
 SUPERSEDED_FILE = "superseded.jsonl"
 LOCK_FILE = ".lock"
 _ID = re.compile("[0-9a-f]{32}")
@@ -50,6 +53,7 @@ class RunDirectory:
         self.traces = path / TRACES_FILE
         self.superseded = path / SUPERSEDED_FILE
         self.rollouts = path / "rollouts"
+        self.mirror: Mirror | None = None  # where its lines go to as well
         self._lock = _locked(path)
 
     @classmethod
@@ -102,12 +106,12 @@ class RunDirectory:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def recorded(self, also: Callable[[Record], bool] = lambda record: False) -> Recorded:
+    def recorded(self, again: Callable[[Record], bool | None] = lambda record: None) -> Recorded:
         """What is on record of every slot; its attempts count those whose lines were withdrawn, too.
 
-        `also` says which lines ask to be played again beside those that always do.
+        `again` says of a line whether it asks to be played again, None to leave that to its status.
         """
-        now, before = done(self.traces, RETRIED, also), done(self.superseded)
+        now, before = done(self.traces, RETRIED, again), done(self.superseded)
         attempts = {slot: max(count, before.attempts.get(slot, 0)) for slot, count in now.attempts.items()}
         return replace(now, attempts={**before.attempts, **attempts})
 
@@ -137,9 +141,13 @@ class RunDirectory:
                     store.append(record)
         replace_file(self.traces, (line for slot, play, line in self._lines() if stays(slot, play)))
 
+    def known(self) -> set[Any]:
+        """The ids of all its lines, withdrawn ones too."""
+        return {record.get("id") for path in (self.traces, self.superseded) for record in _records(path)}
+
     def sweep(self) -> None:
         """Remove the logs of rollouts that left no line: their process was stopped while they were at work."""
-        known = {record.get("id") for path in (self.traces, self.superseded) for record in _records(path)}
+        known = self.known()
         for logs in self.rollouts.iterdir() if self.rollouts.is_dir() else ():
             if logs.name not in known and _ID.fullmatch(logs.name):
                 shutil.rmtree(logs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, cast
 from forkyard.env import Seat
 from forkyard.env.checks import separate_problems
 from forkyard.grade.again import collected_in
+from forkyard.grade.evidence import MANIFEST
 from forkyard.run.source import SourceRun
 from forkyard.sandbox import Provider
 from forkyard.sandbox.keeping import KeepsDisks
@@ -47,11 +49,6 @@ class Eligibility:
             return f"it ended as {status} and was never graded"
         if mode is None:
             return f"it was never graded ({record.get('reason') or status})"
-        if mode == "shared":
-            return (
-                "it was graded in the agent's own sandbox, among the hidden files, and nothing is kept of that: "
-                "a run with --verifier forked keeps what the agent left"
-            )
         own = self.seat.provider.name
         if record.get("provider") != own:
             return f"it was played on the provider {record.get('provider')}, and the run's is {own}"
@@ -74,6 +71,8 @@ class Eligibility:
         mode = self.mode_of(record)
         if mode == "separate" and (problems := separate_problems(task, self.seat)):
             return problems[0]
+        if _mode(record) == "shared":
+            return self._of_shared(record, task, mode)
         if _mode(record) == "separate":
             if mode != "separate":
                 return "it was verified in a sandbox of its own: the artifacts are kept, and no disk"
@@ -81,6 +80,16 @@ class Eligibility:
         if str(record["id"]) in self.disks:
             return None
         return _of_no_disk(record, self.seat.provider)
+
+    def _of_shared(self, record: Record, task: Task, mode: VerifierMode) -> str | None:
+        """Its verifier was at work on the agent's disk, so that is not kept; what was collected before is."""
+        collected = self.source.collected(record)
+        there = (collected / "manifest.json").is_file()
+        if there and mode == "separate":
+            return _of_artifacts(collected, task)
+        why = "it was graded in the agent's own sandbox, among the hidden files, and no disk is kept of that: "
+        instead = "grade its artifacts with --verifier separate, or play it" if there else "play it"
+        return f"{why}{instead} with --verifier forked, which keeps what the agent left"
 
 
 def _mode(record: Record) -> Any:
@@ -98,8 +107,20 @@ def _of_no_disk(record: Record, provider: Provider) -> str:
 def _of_artifacts(directory: Path, task: Task) -> str | None:
     try:
         collected = collected_in(directory)
+        excluded = _excluded(directory.parent / "artifacts" / MANIFEST)
     except (OSError, ValueError) as err:
         return f"what was collected of it cannot be read: {err}"
+    known = [each for each in task.data.artifacts if each.source in excluded]
+    if changed := sorted(each.source for each in known if set(each.exclude) != excluded[each.source]):
+        return f"its task leaves out other parts of artifacts than it did: {', '.join(changed)}"
     declared = {artifact.source for artifact in task.data.artifacts if artifact.source.startswith("/")}
     missing = sorted(source for source in declared if source.rstrip("/") not in collected and source != ARTIFACTS_DIR)
     return f"its task declares artifacts that were not collected: {', '.join(missing)}" if missing else None
+
+
+def _excluded(manifest: Path) -> dict[str, set[str]]:
+    """What was left out of each artifact, by its source. Raises OSError, and ValueError for what is no manifest."""
+    try:
+        return {str(entry["source"]): set(entry["exclude"]) for entry in json.loads(manifest.read_bytes())}
+    except (TypeError, KeyError) as err:
+        raise ValueError(f"{manifest} is no manifest") from err

@@ -56,9 +56,9 @@ class Images:
 
     async def image_for(self, task: Task) -> str:
         """The image a task's sandboxes start from. Raises ImageError, the same for every rollout of the task."""
-        directory = task.build_context
+        directory, seconds = task.origin.build, task.origin.seconds or BUILD_SECONDS
         if directory is not None:
-            image = await self._once(directory, lambda: self._build(directory, task.build_seconds or BUILD_SECONDS))
+            image = await self._once(directory, lambda: self._build(directory, seconds))
         else:
             name = self._base or task.data.image or self._default or await self._of_nameless()
             if name == HOST or Feature.IMAGES not in self._provider.features:

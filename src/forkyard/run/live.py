@@ -13,9 +13,9 @@ from rich.live import Live as Screen
 from rich.table import Table
 from rich.text import Text
 
-from forkyard.run.progress import Headline, Progress, beside, end_line, outcome_line, player
+from forkyard.run.progress import Headline, Outcomes, Progress, beside, end_line, player
 from forkyard.trace import Status, Trace
-from forkyard.values import one_line, printable
+from forkyard.values import decimal, one_line, printable
 
 REFRESHES = 4  # a second
 ROWS_SHOWN = 16
@@ -37,6 +37,7 @@ class Live(Progress):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._rows: dict[str, _Row] = {}
+        self._outcomes = Outcomes()
         self._rewards = 0.0
         self._rewarded = 0
         self._finished: set[str] = set()  # episodes
@@ -72,7 +73,7 @@ class Live(Progress):
         if record["reward"] is not None:
             self._rewards += record["reward"]
             self._rewarded += 1
-        self._say(outcome_line(record))
+        self._say(self._outcomes.line(record))
 
     def end(self, played: int, seconds: float, traces: Path) -> None:
         """The last line."""
@@ -105,7 +106,7 @@ class Live(Progress):
         headline = self._headline
         if headline is None:
             return Text()
-        mean = f"{self._rewards / self._rewarded:.2f}" if self._rewarded else "-"
+        mean = decimal(self._rewards / self._rewarded) if self._rewarded else "-"
         who = headline.harness if headline.model is None else f"{headline.harness} {headline.model}"
         return Text(
             f"{one_line(headline.run)}  {one_line(who)}  "

@@ -49,6 +49,7 @@ class Plan(_Frozen):
     run: str = Field(default_factory=new_run_name)
     out: Path = Path("runs")
     directory: str | None = None  # its name in `out`; the run's own when None
+    disk: str | None = None  # the named disk that its lines go to as well
     paths: tuple[Path, ...] = ()
     registered: tuple[str, ...] = ()
     registry: Path | None = None
@@ -111,15 +112,6 @@ class Plan(_Frozen):
         """How many episodes the whole run is: rollouts, in an env of one agent."""
         return sum(map(len, self.regraded.values())) if self.regraded else len(self.tasks) * self.samples
 
-    def derived(self, action: Literal["replay", "regrade"], source: Path, run: str, out: Path, **others: Any) -> Plan:
-        """The plan of a run that takes its rollouts from this one's, which lies in `source`; it has no tasks yet.
-
-        Raises ConfigError for others of its fields that are not what they may be.
-        """
-        kept = self.model_dump(exclude={"created", "forkyard"})
-        fresh = {"run": run, "out": out, "directory": None, "tasks": {}, "source": source.absolute(), "action": action}
-        return plan_of(**{**kept, **fresh, **others})
-
     def holds(self, task: str, sample: int) -> bool:
         """Whether a slot is one of the plan's."""
         known = task in self.tasks and 0 <= sample < self.samples
@@ -127,7 +119,11 @@ class Plan(_Frozen):
 
 
 def plan_of(**options: Any) -> Plan:
-    """The plan of these options. Raises ConfigError with everything that is wrong with them."""
+    """The plan of these options; an `out` of disk:NAME is that disk. Raises ConfigError with all that is wrong."""
+    if str(options.get("out", "")).startswith("disk:"):
+        from forkyard.run.ondisk import placed  # most runs do without
+
+        options |= placed(options["out"])
     try:
         return Plan(**options)
     except ValidationError as err:

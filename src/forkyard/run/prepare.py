@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from forkyard.env import AgentConfig, Env, EnvConfig, Seat
+from forkyard.env import AgentConfig, Env, EnvConfig, Episode, OnPhase, Seat
 from forkyard.env.registry import env_class
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.harness import Harness, NopHarness, harness_class
@@ -26,24 +26,30 @@ from forkyard.run.tasksets import load_tasks, none_left
 from forkyard.sandbox import Provider
 from forkyard.secrets import Secrets
 from forkyard.task import Task
+from forkyard.trace import Slot
 from forkyard.values import first_names, printable, validation_problems
 
 if TYPE_CHECKING:
     from forkyard.gateway import Gateway
 
 T = TypeVar("T")
+PlayEpisode = Callable[[Task, Slot, Mapping[str, Seat], OnPhase], Awaitable[Episode]]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What plays a run; the plan in it names every task. `notes` are sentences to be said once."""
+    """What plays a run; the plan in it names every task. `notes` are sentences to be said once.
+
+    `play` makes one episode; the `env` whose method that is is None where no agent is played.
+    """
 
     plan: Plan
     tasks: tuple[Task, ...]
-    env: Env[Any]
     seats: Mapping[str, Seat]
-    gateway: Gateway | None
+    play: PlayEpisode
     notes: tuple[str, ...]
+    env: Env[Any] | None = None
+    gateway: Gateway | None = None
     keeper: DiskKeeper | None = None
 
     @property
@@ -91,7 +97,7 @@ async def prepared(plan: Plan, provider: Provider | None = None, spent: float = 
             notes += await pruned(each, keeper.policy)
         full = plan if plan.tasks else _with_tasks(plan, tasks, places.providers)
         said = ((note, name) for name, task in full.tasks.items() for note in task.notes)
-        yield Prepared(full, tasks, env, seats, gateway, (*notes, *grouped(said)), keeper)
+        yield Prepared(full, tasks, seats, env.run_episode, (*notes, *grouped(said)), env, gateway, keeper)
 
 
 def env_of(plan: Plan) -> Env[Any]:

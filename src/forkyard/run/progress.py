@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, TextIO
 
 from forkyard.trace import Status, Trace
 from forkyard.trace.record import is_trainable
-from forkyard.values import counted, one_line, printable
+from forkyard.values import counted, decimal, one_line, printable
 
 REASON_SHOWN = 150  # characters of its beginning, and of its end, where the cause often stands
 
@@ -48,11 +49,28 @@ class Progress:
         """Leave the terminal as it was. Said before `end`, and when no `end` will come."""
 
 
+class Outcomes:
+    """The lines of finished rollouts. Those of an episode come together; all but the first of an agent are numbered."""
+
+    def __init__(self) -> None:
+        self._episode: Any = None
+        self._seen: Counter[str] = Counter()
+
+    def line(self, record: Mapping[str, Any]) -> str:
+        """The line of the next one."""
+        if record["episode"] is None or record["episode"] != self._episode:
+            self._episode = record["episode"]
+            self._seen.clear()
+        self._seen[record["agent"]] += 1
+        return outcome_line(record, self._seen[record["agent"]])
+
+
 class Lines(Progress):
     """One plain line for each finished rollout. A reader that has gone away ends the lines, not the run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._outcomes = Outcomes()
 
     def note(self, text: str) -> None:
         """A line."""
@@ -60,7 +78,7 @@ class Lines(Progress):
 
     def finished(self, record: Mapping[str, Any]) -> None:
         """A line."""
-        self._write(outcome_line(record))
+        self._write(self._outcomes.line(record))
 
     def end(self, played: int, seconds: float, traces: Path) -> None:
         """The last line."""
@@ -72,9 +90,11 @@ class Lines(Progress):
             self._stream.flush()
 
 
-def player(task: str, sample: int, env: str, agent: str) -> str:
-    """`sales-report #1`, with the agent's name when there may be several."""
-    return f"{one_line(task)} #{sample}" + ("" if env == "single-agent" else f" {one_line(agent)}")
+def player(task: str, sample: int, env: str, agent: str, number: int = 1) -> str:
+    """`sales-report #1`, with the agent's name when there may be several, and its number from its second rollout on."""
+    if env == "single-agent":
+        return f"{one_line(task)} #{sample}"
+    return f"{one_line(task)} #{sample} {one_line(agent)}" + (f" {number}" if number > 1 else "")
 
 
 def beside(record: Mapping[str, Any]) -> bool:
@@ -83,9 +103,9 @@ def beside(record: Mapping[str, Any]) -> bool:
     return not is_trainable(record) and not rewarded_or_failed
 
 
-def outcome_line(record: Mapping[str, Any]) -> str:
+def outcome_line(record: Mapping[str, Any], number: int = 1) -> str:
     """`sales-report #1: reward 1.00 (2/2) in 4 steps`, or the status and the beginning of the reason."""
-    who = player(record["task"], record["sample"], record["env"], record["agent"])
+    who = player(record["task"], record["sample"], record["env"], record["agent"], number)
     if beside(record):
         return f"{who}: done in {counted(record['steps'], 'step')}"
     if record["status"] != Status.SCORED:
@@ -93,7 +113,7 @@ def outcome_line(record: Mapping[str, Any]) -> str:
         cut = reason if len(reason) <= 2 * REASON_SHOWN else f"{reason[:REASON_SHOWN]} ... {reason[-REASON_SHOWN:]}"
         return f"{who}: {record['status']}: {cut}"
     checks = "" if record["total"] is None or record["passed"] is None else f" ({record['passed']}/{record['total']})"
-    reward = "no primary reward" if record["reward"] is None else f"reward {record['reward']:.2f}"
+    reward = "no primary reward" if record["reward"] is None else f"reward {decimal(record['reward'])}"
     stop = "" if record["stop"] in (None, "agent_completed") else f" ({one_line(record['stop'])})"
     return f"{who}: {reward}{checks} in {counted(record['steps'], 'step')}{stop}"
 

@@ -8,19 +8,20 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from forkyard.env import Agents, Seat, make_agent, sandbox_spec
-from forkyard.env.again import GradingAgain, Left
+from forkyard.env import Agents, Seat, agent_at, sandbox_spec
+from forkyard.env.again import Left, grade_again
 from forkyard.env.boxes import seated_task
 from forkyard.errors import ConfigError
+from forkyard.run.derived import changes, derived
 from forkyard.run.eligible import Eligibility
 from forkyard.run.kept import pruned
-from forkyard.run.plan import Plan, PlannedTask, check_name, plan_of, read_plan
+from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.prepare import Prepared, as_planned, env_of
 from forkyard.run.progress import Progress
-from forkyard.run.replay import PLAYED_ALONE
 from forkyard.run.run import Outcome, play
 from forkyard.run.schedule import Sleep
 from forkyard.run.seats import Places, agent_configs, harness_of, seat_of
@@ -48,7 +49,7 @@ class Regrade:
 
     source: Path
     out: Path
-    run: str
+    run: str | None = None
     task: str | None = None
     status: Status | None = None
     tests: Path | None = None
@@ -69,21 +70,20 @@ async def regrade(
 
 def _plan(wanted: Regrade) -> Plan:
     """The plan without its tasks and rollouts. Raises ConfigError."""
-    check_name(wanted.run)
-    before = read_plan(wanted.source)
+    before, plan = derived(
+        "regrade",
+        wanted.source,
+        wanted.run,
+        wanted.out,
+        budget_usd=None,
+        tests=wanted.tests and wanted.tests.absolute(),
+        concurrent=wanted.concurrent,
+    )
     if before.action == "regrade":
         raise ConfigError(f"{wanted.source} was graded again from {before.source}: grade that again")
-    if before.env not in PLAYED_ALONE:
-        raise ConfigError(
-            f"run {before.run} was played by the env {before.env}, whose agents' traces are scored together: only runs "
-            f"of {' and '.join(PLAYED_ALONE)} can be graded again"
-        )
     if wanted.tests is not None and not (wanted.tests / "test.sh").is_file():
         raise ConfigError(f"--tests {wanted.tests}: it holds no test.sh, the script that grades")
-    fresh: dict[str, Any] = {"run": wanted.run, "out": wanted.out, "directory": None, "tasks": {}, "budget_usd": None}
-    fresh |= {"source": wanted.source.absolute(), "action": "regrade", "verifier": wanted.verifier}
-    fresh |= {"tests": wanted.tests and wanted.tests.absolute(), "concurrent": wanted.concurrent}
-    return plan_of(**{**before.model_dump(exclude={"created", "forkyard"}), **fresh})
+    return plan.model_copy(update={"agent": plan.agent.model_copy(update={"verifier": wanted.verifier})})
 
 
 def _chooser(wanted: Regrade) -> Callable[[SourceRun], list[TaskSample]]:
@@ -115,7 +115,7 @@ async def regrading(
     """
     async with AsyncExitStack() as stack:
         source = stack.enter_context(SourceRun(plan.source or Path()))
-        places = Places(plan, provider, stack)
+        places = Places(plan.agent, plan.base, provider, stack)
         seat = await _seat(plan, places, stack)
         slots = list(chosen(source)) if chosen else []
         problems: list[str] = []
@@ -130,20 +130,20 @@ async def regrading(
             plan = _with_rollouts(plan, slots, eligible, notes)
         elif problems:
             raise ConfigError(*problems)
-        env = GradingAgain(plan.env, _Again(eligible).left)
-        yield Prepared(plan, as_planned(plan, found), env, {"agent": seat}, None, tuple(notes))
+        play = partial(grade_again, plan.env, _Again(eligible).left)
+        yield Prepared(plan, as_planned(plan, found), {"agent": seat}, play, tuple(notes))
 
 
 def _asked(plan: Plan) -> Literal["forked", "separate"] | None:
-    return plan.verifier if plan.verifier != "shared" else None
+    return plan.agent.verifier if plan.agent.verifier != "shared" else None
 
 
 async def _seat(plan: Plan, places: Places, stack: AsyncExitStack) -> Seat:
     """The seat that the source's agent had, as its env had it graded, without a way to any model."""
     env = env_of(plan)
     env.furnish(places.place)
-    (config,) = agent_configs(env).values()
-    agent = make_agent(seat_of(plan, config, harness_of(plan, config), config.model or plan.model, places, None))
+    (config,) = agent_configs(plan, env).values()
+    agent = agent_at(seat_of(config, harness_of(config), config.model, places, None))
     await stack.enter_async_context(env.serving())
     await env.setup(Agents({"agent": agent}))
     return agent.seat
@@ -189,10 +189,9 @@ def _with_rollouts(plan: Plan, slots: Sequence[TaskSample], eligible: Eligibilit
     for name, sample in left:
         regraded[name] = (*regraded.get(name, ()), sample)
     planned = {name: PlannedTask(digest=eligible.tasks[name].digest) for name in regraded}
-    changed = [name for name, task in planned.items() if task.digest != before.tasks[name].digest]
-    if changed:
-        notes.append(f"changed since run {before.run}: {counted(len(changed), 'task')}: {first_names(changed)}")
-    return plan.model_copy(update={"regraded": regraded, "tasks": planned})
+    plan = plan.model_copy(update={"regraded": regraded, "tasks": planned})
+    notes += changes(plan, before)
+    return plan
 
 
 def grouped_rollouts(refused: Sequence[tuple[str, str]]) -> list[str]:
@@ -217,7 +216,7 @@ class _Again:
         assert record is not None  # the source is held, and had it
         mode = self._eligible.mode_of(record)
         trace = agent_part(record, slot, task)
-        if record["verifier"]["mode"] == "separate":
+        if record["verifier"]["mode"] != "forked":  # there is no disk
             return Left(trace, mode, source.collected(record))
         return Left(trace, mode, lambda: _on_disk(seat, task, str(record["id"])))
 

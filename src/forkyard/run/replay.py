@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from forkyard.env.judges import JudgeRoutes
 from forkyard.errors import ConfigError, ForkyardError, TaskError
+from forkyard.interrupt import Interrupt
+from forkyard.run.derived import changes, derived
 from forkyard.run.directory import RunDirectory
 from forkyard.run.gateways import gateway_of, judges_of
-from forkyard.run.interrupt import Interrupt
-from forkyard.run.plan import Plan, PlannedTask, read_plan
+from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.prepare import resolved
 from forkyard.run.progress import Headline, Progress
 from forkyard.run.run import Outcome
@@ -28,8 +29,6 @@ from forkyard.values import counted, first_names, new_id
 if TYPE_CHECKING:
     from forkyard.gateway import Gateway
 
-PLAYED_ALONE = ("single-agent", "isolated-verifier")
-
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -37,7 +36,7 @@ class Replay:
 
     source: Path
     out: Path
-    run: str
+    run: str | None = None
     taskset_config: Mapping[str, Any] | None = None
 
 
@@ -49,15 +48,14 @@ async def replay(wanted: Replay, progress: Progress) -> Outcome:
     """
     outcome = Outcome()
     with Interrupt(progress.abandon) as interrupt:
-        before = read_plan(wanted.source)
-        plan, tasks = _planned(wanted, before)
+        before, plan, tasks = _planned(wanted)
         async with AsyncExitStack() as stack:
             gateway = gateway_of(plan, list(judges_of(list(tasks.values()), plan.agent.model)), 0.0)
             if gateway is not None:
                 stack.push_async_callback(gateway.close)
             with RunDirectory.create(plan) as directory, TraceStore(directory.traces) as store:
                 outcome.directory, outcome.planned = directory.path, plan.planned
-                for note in _changes(plan, before):
+                for note in changes(plan, before):
                     progress.note(note)
                 began = time.monotonic()
                 progress.begin(_headline(plan, wanted.source / TRACES_FILE))
@@ -82,15 +80,10 @@ def _headline(plan: Plan, traces: Path) -> Headline:
     return Headline(plan.run, str(harness), model and str(model), plan.planned, 0)
 
 
-def _planned(wanted: Replay, before: Plan) -> tuple[Plan, dict[str, Task]]:
-    """The plan of the new run, and its tasks by name. Raises ConfigError."""
-    if before.env not in PLAYED_ALONE:
-        raise ConfigError(
-            f"run {before.run} was played by the env {before.env}, whose agents' traces are scored together: only runs "
-            f"of {' and '.join(PLAYED_ALONE)} can be replayed"
-        )
-    config = before.taskset_config if wanted.taskset_config is None else wanted.taskset_config
-    plan = before.derived("replay", wanted.source, wanted.run, wanted.out, taskset_config=config)
+def _planned(wanted: Replay) -> tuple[Plan, Plan, dict[str, Task]]:
+    """The plans of the source and of the new run, and its tasks by name. Raises ConfigError."""
+    config = {} if wanted.taskset_config is None else {"taskset_config": wanted.taskset_config}
+    before, plan = derived("replay", wanted.source, wanted.run, wanted.out, **config)
     problems: list[str] = []
     found = {task.name: task for task in load_tasks(plan, problems)}
     if missing := [name for name in before.tasks if name not in found]:
@@ -101,18 +94,12 @@ def _planned(wanted: Replay, before: Plan) -> tuple[Plan, dict[str, Task]]:
     if not any(_without_sandbox(task) for task in tasks.values()):
         raise ConfigError(f"nothing in {wanted.source} can be scored again: all rewards of its tasks need a sandbox")
     planned = {name: PlannedTask(digest=task.digest, notes=before.tasks[name].notes) for name, task in tasks.items()}
-    return resolved(plan).model_copy(update={"tasks": planned}), tasks
+    return before, resolved(plan).model_copy(update={"tasks": planned}), tasks
 
 
 def _without_sandbox(task: Task) -> bool:
     signals = (*task.signals("reward"), *task.signals("metric"))
     return bool(task.config.judges) or any(not signal.needs_runtime for signal in signals)
-
-
-def _changes(plan: Plan, before: Plan) -> Iterator[str]:
-    changed = [name for name, task in plan.tasks.items() if before.tasks[name].digest != task.digest]
-    if changed:
-        yield f"changed since run {before.run}: {counted(len(changed), 'task')}: {first_names(changed)}"
 
 
 def _episodes(traces: Path) -> Iterator[list[Record]]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, EnvError, ForkyardError, boundary
+from forkyard.interrupt import Interrupt
 from forkyard.run.directory import RunDirectory
-from forkyard.run.interrupt import Interrupt
 from forkyard.run.plan import Plan
 from forkyard.run.prepare import Prepared, prepared, resolved
 from forkyard.run.progress import Headline, Progress
@@ -25,7 +24,6 @@ from forkyard.trace import Status
 from forkyard.trace.store import RETRIED, Record, Recorded, TaskSample, TraceStore, read_traces, slot_of
 from forkyard.values import counted
 
-_RUNS_BUDGET = re.compile(r"budget of ([0-9.e+-]+) USD for the run:")  # as the gateway's ledger refuses a call
 _REPLAYED = {*RETRIED, Status.BUDGET}
 _NOTHING = Recorded(frozenset(), {}, {})
 
@@ -68,7 +66,8 @@ async def play(
     with Interrupt(progress.abandon) as interrupt:
         async with preparing() as ready:
             with RunDirectory.create(ready.plan) as directory:
-                await _play(ready, directory, _NOTHING, progress, outcome, sleep)
+                async with _on_disk_too(directory, ready.plan):
+                    await _play(ready, directory, _NOTHING, progress, outcome, sleep)
     outcome.signal = interrupt.signal
     return outcome
 
@@ -89,6 +88,10 @@ async def resume(
     """
     outcome = Outcome()
     with Interrupt(progress.abandon) as interrupt:
+        if str(path).startswith("disk:"):
+            from forkyard.run.ondisk import fetched  # most runs do without
+
+            path = await fetched(path)
         directory, plan = RunDirectory.open(path)
         with directory:
             if budget_usd is not None:
@@ -97,6 +100,7 @@ async def resume(
                 raise ConfigError(f"{path} holds scores of {plan.source}, not a run of its own: replay that again")
             with TraceStore(directory.traces) as store:
                 repairs = store.repairs
+                await _take_over(directory, plan, store)
             recorded = _of_the_plan(plan, directory.recorded(_owed(plan, _unpaid(directory, budget_usd))))
             _describe(outcome, directory, plan, recorded)
             for repair in repairs:
@@ -108,9 +112,32 @@ async def resume(
                         progress.note(f"the run was begun by forkyard {plan.forkyard}, this is {version('forkyard')}")
                     directory.withdraw(recorded.again)
                     directory.sweep()
-                    await _play(ready, directory, recorded, progress, outcome, sleep)
+                    async with _on_disk_too(directory, plan):
+                        await _play(ready, directory, recorded, progress, outcome, sleep)
+            elif plan.disk is not None:  # a kill may have come between the two places
+                async with _on_disk_too(directory, plan):
+                    pass
     outcome.signal = interrupt.signal
     return outcome
+
+
+@asynccontextmanager
+async def _on_disk_too(directory: RunDirectory, plan: Plan) -> AsyncIterator[None]:
+    """Have what is written meanwhile written to the plan's disk as well. ConfigError when that cannot be."""
+    if plan.disk is None:
+        yield
+        return
+    from forkyard.run.ondisk import mirrored  # most runs do without
+
+    async with mirrored(plan.disk, plan.place.name, directory.path) as directory.mirror:
+        yield
+
+
+async def _take_over(directory: RunDirectory, plan: Plan, store: TraceStore) -> None:
+    if plan.disk is not None:
+        from forkyard.run.ondisk import take_over
+
+        await take_over(plan.disk, plan.place.name, store, directory.known())
 
 
 def _prepared_again(
@@ -144,12 +171,13 @@ async def _play(
     began = time.monotonic()
     with TraceStore(directory.traces) as store:
         schedule = Schedule(ready, directory, store, progress, recorded.attempts, sleep)
-        seat = ready.seats[ready.env.agents[0]]
+        seat = next(iter(ready.seats.values()))
         progress.begin(Headline(plan.run, seat.harness.name, seat.model, plan.planned, len(recorded.done)))
         try:
             async with AsyncExitStack() as stack:
-                with boundary(EnvError, f"env {plan.env} could not start"):
-                    await stack.enter_async_context(ready.env.serving())
+                if ready.env is not None:
+                    with boundary(EnvError, f"env {plan.env} could not start"):
+                        await stack.enter_async_context(ready.env.serving())
                 waiting = slots(ready.tasks, plan.samples, recorded.done)
                 await schedule.play((task, sample) for task, sample in waiting if plan.holds(task.name, sample))
         finally:
@@ -164,12 +192,19 @@ async def _play(
         _check_lines(plan, directory.traces)
 
 
-def _owed(plan: Plan, unpaid: Callable[[Record], bool]) -> Callable[[Record], bool]:
-    """Which lines whoever goes on with the run has played again: beside unpaid ones, those of an env that failed."""
+def _owed(plan: Plan, unpaid: Callable[[Record], bool]) -> Callable[[Record], bool | None]:
+    """Which lines whoever goes on with the run has played again: unpaid ones, and else what their env said, or that
+    its own code failed; None leaves it to the status.
+    """
 
-    def owed(record: Record) -> bool:
+    def owed(record: Record) -> bool | None:
         info = record.get("info")
-        return unpaid(record) or (plan.action is None and isinstance(info, dict) and "env_error" in info)
+        if unpaid(record):
+            return True
+        if plan.action is not None or not isinstance(info, dict):
+            return None
+        complete = info.get("complete")
+        return not complete if isinstance(complete, bool) else ("env_error" in info or None)
 
     return owed
 
@@ -181,8 +216,10 @@ def _unpaid(directory: RunDirectory, budget_usd: float | None) -> Callable[[Reco
     def unpaid(record: Record) -> bool:
         if not left or record.get("status") != Status.BUDGET:
             return False
-        refused = _RUNS_BUDGET.search(str(record.get("reason")))
-        return refused is not None and budget_usd is not None and float(refused[1]) < budget_usd
+        info = record.get("info")
+        over = info.get("over_budget") if isinstance(info, dict) else None
+        usd = over.get("usd") if isinstance(over, dict) and over.get("whose") == "run" else None
+        return isinstance(usd, int | float) and budget_usd is not None and usd < budget_usd
 
     return unpaid
 
@@ -203,7 +240,8 @@ def _describe(outcome: Outcome, directory: RunDirectory, plan: Plan, recorded: R
 
 def _what_is_left(plan: Plan, recorded: Recorded) -> str:
     failed = counted_statuses(
-        status if status in _REPLAYED else f"{status} with an error of the env" for status in recorded.again.values()
+        status if status in _REPLAYED else f"{status} that the env did not complete"
+        for status in recorded.again.values()
     )
     new = plan.planned - len(recorded.done) - len(recorded.again)
     again = f"{failed} to be played again" if failed else "none to be played again"

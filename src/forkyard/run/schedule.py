@@ -63,6 +63,7 @@ class Schedule:
         self._retries = _retries(ready)
         self._secrets = ready.secrets
         self._store = store
+        self._mirror = directory.mirror
         self._progress = progress
         self._waiting = Waiting(progress.note)
         self._attempts = attempts
@@ -96,7 +97,7 @@ class Schedule:
         failed: list[Episode] = []
         while True:
             slot = Slot(self._ready.plan.run, sample, first + len(failed))
-            episode = await self._ready.env.run_episode(task, slot, self._seats, self._phase)
+            episode = await self._ready.play(task, slot, self._seats, self._phase)
             failures = _failures(episode)
             self._stop_for_good(failures)
             if not failures or _may_be_the_agents(episode):
@@ -108,7 +109,7 @@ class Schedule:
             if self.tally.stopped is not None:
                 break
         keep_costs(episode, failed)
-        self._write(episode)
+        await self._write(episode)
 
     def _phase(self, trace: Trace, phase: str) -> None:
         if phase == "done":
@@ -131,9 +132,11 @@ class Schedule:
         if self._ready.gateway is not None and self._ready.gateway.exhausted and self.tally.stopped is None:
             self.tally.stopped = self._ready.gateway.exhausted
 
-    def _write(self, episode: Episode) -> None:
+    async def _write(self, episode: Episode) -> None:
         records = [self._record(trace) for trace in episode.traces]
         self._store.append(*records)  # at once: a kill leaves the whole episode on record, or nothing of it
+        if self._mirror is not None:
+            await self._mirror.append(records)
         self.tally.played += 1
         self.tally.lines += len(records)
         self.tally.errored += bool(_failures(episode) or episode.errors)
@@ -160,7 +163,7 @@ class Schedule:
 
 def _retries(ready: Prepared) -> RetryConfig:
     """The run's own new attempts and those that the env's configuration allows."""
-    given: RetryConfig = ready.env.config.retries
+    given: RetryConfig = RetryConfig() if ready.env is None else ready.env.config.retries
     return given.model_copy(update={"max_retries": given.max_retries + ready.plan.retries})
 
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 from forkyard.env import AgentConfig
 from forkyard.env.config import HarnessChoice, RuntimeChoice
 from forkyard.errors import ConfigError
+from forkyard.harness import Harness, NopHarness, OracleHarness
+from forkyard.interrupt import Interrupt
+from forkyard.run.controls import Controls, controls
 from forkyard.run.peeking import FOUND, PeekingHarness
 from forkyard.run.plan import Plan
-from forkyard.run.progress import Progress
-from forkyard.run.run import start
+from forkyard.sandbox import Feature
+from forkyard.secrets import redact
+from forkyard.task import Task
 from forkyard.task.check import RULES, Finding, Spot
 from forkyard.task.check.subject import AGENT_IMAGE, Subject
 from forkyard.trace import Status, is_full
-from forkyard.trace.store import TRACES_FILE, read_traces
 from forkyard.values import one_line, tail
 
 Record = Mapping[str, Any]
-_PEEK = f"{PeekingHarness.__module__}:{PeekingHarness.__qualname__}"
+_AT_ONCE = 4
 _TESTS, _SOLUTION = "tests/test.sh", "solution/solve.sh"
 _SAID = 200  # characters of an output that go into a message
 
@@ -49,76 +52,60 @@ async def play_task(root: Path, conditions: Conditions) -> Soundness:
     """Play the task at `root` and say what that shows. What cannot be played is told, not raised."""
     found = Soundness()
     subject = Subject(root)
-    spots: list[tuple[str, Spot]] = []
-    with TemporaryDirectory(prefix="forkyard-check-") as place:
-        idle = await _records(root, _PEEK, conditions, Path(place), found)
-        oracle = (
-            await _records(root, "oracle", conditions, Path(place), found) if _goes_on(idle, found, subject) else []
-        )
-        alone = None
-        if oracle and not found.signal and not subject.separate and not subject.value("steps"):
-            alone = await _forked(root, conditions, Path(place), found)
-    spots += _of_any([*idle, *oracle], found)
-    spots += _of_idle(idle)
-    spots += _of_oracle(oracle)
-    spots += [*_of_repeats(idle, "doing nothing"), *_of_repeats(oracle, "the solution")]
-    spots += _of_modes(oracle, alone)
-    found.findings = [RULES[name].finding(str(root), _placed(spot, subject)) for name, spot in dict.fromkeys(spots)]
+    plan = Plan(
+        paths=(root,),
+        agent=AgentConfig(harness=HarnessChoice(id=NopHarness.name), runtime=RuntimeChoice(type=conditions.provider)),
+        base=conditions.base,
+        unbounded=True,
+    )
+    try:
+        with Interrupt() as interrupt:
+            async with controls(plan) as ready:
+                spots = await _spots(ready, subject, conditions.repeat, found)
+                found.findings = [RULES[name].finding(str(root), _placed(spot, subject)) for name, spot in spots]
+        found.signal = interrupt.signal
+    except ConfigError as err:
+        found.problems += err.problems
     return found
+
+
+async def _spots(ready: Controls, subject: Subject, repeat: int, found: Soundness) -> Sequence[tuple[str, Spot]]:
+    (task,) = ready.tasks
+    idle = await _records(ready, task, PeekingHarness(), repeat)
+    spots = [*_of_any(idle, found), *_of_idle(idle), *_of_repeats(idle, "doing nothing")]
+    if not subject.reference or all(record["status"] == Status.INFRASTRUCTURE_ERROR for record in idle):
+        return list(dict.fromkeys(spots))
+    solver = OracleHarness()
+    if problems := ready.problems(task, solver):
+        found.problems += problems
+        return list(dict.fromkeys(spots))
+    oracle = await _records(ready, task, solver, repeat)
+    spots += [*_of_any(oracle, found), *_of_oracle(oracle), *_of_repeats(oracle, "the solution")]
+    forks = Feature.FORK in ready.seat.provider.features
+    if forks and not subject.separate and not subject.value("steps"):
+        apart = replace(ready, seat=replace(ready.seat, verifier="forked"))
+        spots += _of_modes(oracle, (await _records(apart, task, solver, 1))[0])
+    return list(dict.fromkeys(spots))
+
+
+async def _records(ready: Controls, task: Task, harness: Harness, samples: int) -> list[Record]:
+    """The records of some rollouts of the task."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def play() -> Record:
+        async with room:
+            trace = await ready.play(task, harness)
+        record: Record = redact(trace.to_record(), task.secrets)
+        return record
+
+    async with asyncio.TaskGroup() as group:
+        playing = [group.create_task(play()) for _ in range(samples)]
+    return [one.result() for one in playing]
 
 
 def _placed(spot: Spot, subject: Subject) -> Spot:
     """The spot, in the task as a whole where there is no such file, as in a task of several steps."""
     return spot if spot.path in subject.files else replace(spot, path="")
-
-
-def _goes_on(idle: Sequence[Record], found: Soundness, subject: Subject) -> bool:
-    """Whether there is a solution, and a reason to believe that it can be played."""
-    stuck = found.problems or found.signal or not idle
-    return (
-        not stuck
-        and bool(subject.reference)
-        and any(record["status"] != Status.INFRASTRUCTURE_ERROR for record in idle)
-    )
-
-
-async def _records(
-    root: Path,
-    harness: str,
-    conditions: Conditions,
-    place: Path,
-    found: Soundness,
-    verifier: Literal["forked"] | None = None,
-) -> list[Record]:
-    """The records of one run of the task."""
-    plan = Plan(
-        run=f"{'oracle' if harness == 'oracle' else 'nop'}-{verifier or 'own'}",
-        out=place,
-        paths=(root,),
-        agent=AgentConfig(
-            harness=HarnessChoice(id=harness), runtime=RuntimeChoice(type=conditions.provider), verifier=verifier
-        ),
-        samples=1 if verifier else conditions.repeat,
-        base=conditions.base,
-        unbounded=True,
-        retries=0,
-    )
-    try:
-        outcome = await start(plan, Progress())
-    except ConfigError as err:
-        found.problems += err.problems
-        return []
-    found.signal = found.signal or outcome.signal
-    path = plan.place / TRACES_FILE
-    return [dict(record) for record in read_traces(path)] if path.exists() else []
-
-
-async def _forked(root: Path, conditions: Conditions, place: Path, found: Soundness) -> Record | None:
-    """How the solution fares in mode `forked`; None where the provider has no forks."""
-    apart = Soundness()
-    records = await _records(root, "oracle", conditions, place, apart, "forked")
-    found.signal = found.signal or apart.signal
-    return records[0] if records else None
 
 
 def _of_any(records: Sequence[Record], found: Soundness) -> Iterator[tuple[str, Spot]]:
@@ -171,8 +158,8 @@ def _of_repeats(records: Sequence[Record], who: str) -> Iterator[tuple[str, Spot
         )
 
 
-def _of_modes(oracle: Sequence[Record], alone: Record | None) -> Iterator[tuple[str, Spot]]:
-    if alone is not None and len(same := {_outcome(record) for record in oracle}) == 1 and _outcome(alone) not in same:
+def _of_modes(oracle: Sequence[Record], alone: Record) -> Iterator[tuple[str, Spot]]:
+    if len(same := {_outcome(record) for record in oracle}) == 1 and _outcome(alone) not in same:
         yield (
             "verdict-depends-on-mode",
             Spot(

@@ -6,7 +6,6 @@ import hashlib
 import sys
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -17,9 +16,10 @@ from pydantic import ValidationError
 from forkyard.env import Env
 from forkyard.errors import ConfigError
 from forkyard.harness import Harness
-from forkyard.plugins import Kind, exported, exports, load, module_name, module_of, names
+from forkyard.plugins import Kind, exported, exports, load_class, module_name, module_of, names, package_module
 from forkyard.run.plan import Plan
 from forkyard.task import SelectConfig, Task, Taskset, TasksetConfig, config_type_of, load_reference, load_taskset
+from forkyard.task.registry.kinds import is_path, is_repository
 from forkyard.values import counted, first_names, printable, validation_problems
 
 MOST_TASKS = 100_000  # of one path without a limit: a generator may have no end
@@ -31,16 +31,29 @@ class TaskSource:
     """A taskset's class, and the env and the harness that its package's `__all__` names, if it does.
 
     `digest` is that of the package's code. Of task directories, archives and files of tasks there is the path alone,
-    of other sets a `reference`, and the `registry` it is looked for in.
+    of other sets a `reference`, and the `registry` it is looked for in; what is installed goes by `id`. `name` is what
+    a user called it.
     """
 
     path: Path | None = None
     reference: str | None = None
     registry: Path | None = None
     taskset: type[Taskset] | None = None
+    id: str | None = None
+    name: str = ""
     digest: str | None = None
     env: type[Env] | None = None
     harness: type[Harness] | None = None
+
+    @property
+    def planned(self) -> dict[str, Any]:
+        """The fields of a plan that name it."""
+        return {
+            "paths": () if self.path is None else (self.path,),
+            "registered": () if self.reference is None else (self.reference,),
+            "registry": self.registry,
+            "taskset": self.id if self.path is None else None,
+        }
 
     @property
     def config_type(self) -> type[TasksetConfig]:
@@ -60,12 +73,25 @@ def find_source(name: str) -> TaskSource:
     """What a TASKSET of the command line means. Raises ConfigError when it means nothing.
 
     That is a path that exists: a task directory, a directory of them, a package of Python, `tasks.py` or
-    `tasks.py:NAME`; otherwise the id of a package in the current directory, or of a taskset that is installed.
+    `tasks.py:NAME`; the address of a git repository; otherwise the id of a package in the current directory, or of a
+    taskset that is installed.
     """
+    return replace(_source(name), name=name)
+
+
+def _source(name: str) -> TaskSource:
+    if is_repository(name):
+        return TaskSource(reference=name)
     path, beside = Path(name), Path(module_name(name))
     if path.exists() or ".py" in name or name.startswith((".", "/", "~")):
         return _at(path)
     return _at(beside) if _is_package(beside) else installed(name)
+
+
+def registered(name: str, registry: Path | None) -> TaskSource:
+    """What `-d` means: a path, name@version of a registry, or the address of a git repository."""
+    source = _at(Path(name).expanduser()) if is_path(name) else TaskSource(reference=name, registry=registry)
+    return replace(source, name=name)
 
 
 def _at(path: Path) -> TaskSource:
@@ -73,32 +99,8 @@ def _at(path: Path) -> TaskSource:
     if not _is_package(path):
         return TaskSource(path=path)
     path = path.absolute()
-    _import(path)
+    package_module(path)
     return replace(installed(path.name), path=path)
-
-
-def _import(package: Path) -> None:
-    """Import the very package of a directory, whatever else is called like it. Raises ConfigError."""
-    name, file = package.name, package / "__init__.py"
-    if not name.isidentifier():
-        raise ConfigError(f"{package} cannot be imported: {name!r} is no name of a package; use letters, digits and _")
-    if str(package.parent) not in sys.path:
-        sys.path.append(str(package.parent))  # for what lies beside it
-    if (held := sys.modules.get(name)) is not None:
-        if held.__file__ is None or Path(held.__file__).resolve() != file.resolve():
-            raise ConfigError(
-                f"{package} cannot be imported: the name {name!r} is that of {held.__file__ or 'another'}"
-            )
-        return
-    spec = spec_from_file_location(name, file, submodule_search_locations=[str(package)])
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{package} cannot be imported")
-    module = sys.modules[name] = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as err:
-        del sys.modules[name]
-        raise ConfigError(f"{package} cannot be imported: {type(err).__name__}: {err}") from err
 
 
 def _is_package(path: Path) -> bool:
@@ -110,15 +112,13 @@ def _is_package(path: Path) -> bool:
 def installed(name: str) -> TaskSource:
     """The taskset of that id: of an entry point, "module:Class", or what a module's `__all__` names."""
     if name in names(_KIND) or ":" in name:
-        found = load(_KIND, name)
-        if not (isinstance(found, type) and issubclass(found, Taskset)):
-            raise ConfigError(f"taskset {name!r} is not a class derived from forkyard.Taskset")
+        found = load_class(_KIND, name, Taskset, "forkyard.Taskset")
         module = sys.modules[found.__module__.partition(".")[0]]
     else:
         module = module_of("taskset", name)
         found = exported(f"taskset {name!r}", module, Taskset)
     env, harness = _one(module, Env), _one(module, Harness)
-    return TaskSource(taskset=found, digest=_digest(module), env=env, harness=harness)
+    return TaskSource(taskset=found, id=name, digest=_digest(module), env=env, harness=harness)
 
 
 def _one(module: ModuleType, wanted: type[Any]) -> Any:
@@ -146,8 +146,8 @@ def sources_of(plan: Plan) -> list[TaskSource]:
     """Where a plan's tasks come from. Raises ConfigError."""
     if plan.taskset is not None:
         return [installed(plan.taskset)]
-    registered = [TaskSource(reference=reference, registry=plan.registry) for reference in plan.registered]
-    return [*(_at(path) for path in plan.paths), *registered]
+    references = [TaskSource(reference=reference, registry=plan.registry) for reference in plan.registered]
+    return [*(_at(path) for path in plan.paths), *references]
 
 
 def load_tasks(plan: Plan, problems: list[str]) -> list[Task]:

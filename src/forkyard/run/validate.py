@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from forkyard.env import Seat, SingleAgentEnv
 from forkyard.harness import Harness, ModelContext, NopHarness, OracleHarness
+from forkyard.run.controls import Controls, controls
 from forkyard.run.plan import Plan
-from forkyard.run.prepare import prepared, resolved
 from forkyard.sandbox import Provider, Sandbox
 from forkyard.task import Task, TaskTimeout, invoke
-from forkyard.trace import Slot, Status, Trace, is_full
+from forkyard.trace import Status, Trace, is_full
 
 Check = Literal["setup", "gold", "noop"]
 Reason = Literal["valid", "invalid", "unchecked", "error", "timeout"]
@@ -95,8 +94,8 @@ async def validate(
     on_row: Callable[[Row], object] = lambda _: None,
 ) -> list[Row]:
     """Check every task that a plan selects; `total_seconds` bounds one check. Raises ConfigError before it starts."""
-    async with prepared(resolved(plan), provider) as ready:
-        seat = replace(ready.seats["agent"], timeout=TaskTimeout(setup=setup_seconds))
+    async with controls(plan, provider) as given:
+        ready = replace(given, seat=replace(given.seat, timeout=TaskTimeout(setup=setup_seconds)))
         waiting = iter(enumerate(ready.tasks))
         rows: list[Row] = []
 
@@ -104,7 +103,7 @@ async def validate(
             for index, task in waiting:
                 done: dict[str, Checked] = {}
                 for check in checks:
-                    done[check] = await _checked(check, task, seat, total_seconds)
+                    done[check] = await _checked(check, task, ready, total_seconds)
                 rows.append(Row(index, task.name, task.key, done))
                 on_row(rows[-1])
 
@@ -114,7 +113,7 @@ async def validate(
     return sorted(rows, key=lambda row: row.index)
 
 
-async def _checked(check: Check, task: Task, seat: Seat, seconds: float | None) -> Checked:
+async def _checked(check: Check, task: Task, ready: Controls, seconds: float | None) -> Checked:
     began = time.monotonic()
     by_solution = check == "gold" and task.solution is not None
     if check == "gold" and not by_solution and type(task).validate is Task.validate:
@@ -123,11 +122,10 @@ async def _checked(check: Check, task: Task, seat: Seat, seconds: float | None) 
     played = task if check == "noop" or by_solution else task.defer_scoring()
     try:
         async with asyncio.timeout(seconds):
-            seats = {"agent": replace(seat, harness=harness)}
-            episode = await SingleAgentEnv().run_episode(played, Slot("validate"), seats)
+            trace = await ready.play(played, harness)
     except TimeoutError:
         return Checked("timeout", time.monotonic() - began, f"took longer than {seconds:g} s", "TimeoutError")
-    return _judged(check, by_solution, episode.traces[0], time.monotonic() - began)
+    return _judged(check, by_solution, trace, time.monotonic() - began)
 
 
 def _judged(check: Check, by_solution: bool, trace: Trace, elapsed: float) -> Checked:

@@ -1,29 +1,35 @@
 """Sandboxes: the protocol, and the providers that keep it."""
 
+from forkyard.sandbox.abilities import PlainDirectory, Remounts, StandsApart
 from forkyard.sandbox.common import ARGUMENT_LIMIT, DEFAULT_PATH, check_command, default_home
 from forkyard.sandbox.network import NO_NETWORK, PUBLIC, Network, Visit, forwarded
 from forkyard.sandbox.patches import patch
 from forkyard.sandbox.promises import image_provider
-from forkyard.sandbox.protocol import ImageProvider, ImageStore, Provider, Sandbox
+from forkyard.sandbox.protocol import ImageProvider, ImageStore, Process, Provider, Sandbox
 from forkyard.sandbox.values import (
     Change,
+    EndedBy,
     Feature,
     Healthcheck,
     ImageConfig,
     ImageInfo,
     Limits,
+    Mount,
     OnOutput,
     ProgramResult,
     SandboxInfo,
     SandboxSpec,
+    Stream,
+    Terminal,
 )
 
 __all__ = [
     "ARGUMENT_LIMIT",
     "DEFAULT_PATH",
-    "Change",
     "NO_NETWORK",
     "PUBLIC",
+    "Change",
+    "EndedBy",
     "Feature",
     "Healthcheck",
     "ImageConfig",
@@ -31,13 +37,20 @@ __all__ = [
     "ImageProvider",
     "ImageStore",
     "Limits",
+    "Mount",
     "Network",
     "OnOutput",
+    "PlainDirectory",
+    "Process",
     "ProgramResult",
     "Provider",
+    "Remounts",
     "Sandbox",
     "SandboxInfo",
     "SandboxSpec",
+    "StandsApart",
+    "Stream",
+    "Terminal",
     "Visit",
     "check_command",
     "default_home",

@@ -138,6 +138,7 @@ class FaultySandbox:
         return self.inner.visits
 
     run = _as_inner(Sandbox.run)
+    spawn = _as_inner(Sandbox.spawn)
     read = _as_inner(Sandbox.read)
     write = _as_inner(Sandbox.write)
     pull = _as_inner(Sandbox.pull)

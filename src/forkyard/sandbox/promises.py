@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+import itertools
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import cast
 
 from forkyard.errors import ConfigError
 from forkyard.sandbox.network.policy import Network
 from forkyard.sandbox.protocol import ImageProvider, Provider
-from forkyard.sandbox.values import BOUNDS, Feature, Limits, SandboxSpec
+from forkyard.sandbox.values import BOUNDS, Feature, Limits, Mount, SandboxSpec
 
 _MODES = {"none": Feature.NO_NETWORK, "allowlist": Feature.ALLOWLIST, "public": Feature.PUBLIC_NETWORK}
 
 
 def network_features(network: Network) -> set[Feature]:
     """The features without which a network is not kept."""
-    return {_MODES[network.mode], *([Feature.ALLOWLIST] if network.block else [])}
+    return {_MODES[network.mode], *([Feature.ALLOWLIST] if network.block or network.rules or network.drain else [])}
 
 
 def unkept(limits: Limits, features: Set[Feature]) -> list[str]:
@@ -32,7 +33,7 @@ def kept(limits: Limits, features: Set[Feature]) -> Limits:
 
 
 def check_spec(provider: str, spec: SandboxSpec, features: Set[Feature]) -> None:
-    """Raise ConfigError for bounds and a network that `provider`, with these features, would not keep.
+    """Raise ConfigError for what `provider`, with these features, would not keep: bounds, network, mounts, survival.
 
     The network "none" is what a spec has that asks for nothing, and passes: who depends on it asks for `no_network`.
     """
@@ -46,8 +47,29 @@ def check_spec(provider: str, spec: SandboxSpec, features: Set[Feature]) -> None
             f"the provider {provider} has no network {spec.network.mode!r} as asked for (it does not promise "
             f"{', '.join(sorted(missing))}): leave it 'none', or choose another provider, such as `local`"
         )
+    if spec.survives and Feature.SURVIVES not in features:
+        problems.append(
+            f"no sandbox of the provider {provider} outlives its process (it does not promise {Feature.SURVIVES}): "
+            "leave `survives` False, or choose another provider, such as `local`"
+        )
+    if spec.mounts:
+        problems += _mount_problems(provider, spec.mounts, features)
     if problems:
         raise ConfigError(*problems)
+
+
+def _mount_problems(provider: str, mounts: Sequence[Mount], features: Set[Feature]) -> list[str]:
+    if Feature.MOUNTS not in features:
+        return [
+            f"the provider {provider} mounts no directories of the host (it does not promise {Feature.MOUNTS}): "
+            "give it none, or choose another provider, such as `local`"
+        ]
+    targets = sorted(f"{mount.target}/" for mount in mounts)
+    return [
+        f"two mounts are in each other's way: {one[:-1]} and {other[:-1]}"
+        for one, other in itertools.pairwise(targets)
+        if other.startswith(one)
+    ]
 
 
 def image_provider(provider: Provider) -> ImageProvider:

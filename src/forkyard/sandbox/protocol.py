@@ -2,7 +2,8 @@
 
 A provider makes sandboxes; a sandbox runs commands and moves files; everything else is a function over these
 methods. A provider is checked by `forkyard check provider NAME` (the package `contract`), which states each promise.
-The values that cross it are in `forkyard.sandbox.values`.
+The values that cross it are in `forkyard.sandbox.values`. What only some can do has protocols of its own: of sandboxes
+in `abilities`, of providers in `composing`, `keeping` and `findings`.
 
 Paths are POSIX paths inside the sandbox; a relative path is taken from the sandbox's working directory. Times are
 seconds. Everything that comes out of a sandbox is hostile: bytes are bounded, links never lead to the host.
@@ -11,7 +12,7 @@ seconds. Everything that comes out of a sandbox is hostile: bytes are bounded, l
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
@@ -29,7 +30,53 @@ from forkyard.sandbox.values import (
     ProgramResult,
     SandboxInfo,
     SandboxSpec,
+    Stream,
+    Terminal,
 )
+
+
+class Process(Protocol):
+    """A command that runs: it lives until it ends, is killed, or its sandbox ends, whoever looks on.
+
+    Cancelling whoever waits for it, reads it or writes to it does nothing to it. Once its sandbox has ended, `wait`
+    raises SandboxLost.
+    """
+
+    async def write(self, data: bytes) -> None:
+        """Give it input, and wait while it does not take it.
+
+        Raises BrokenPipeError when its end was told, when the command has ended, and, where that can be seen (in gVisor
+        it cannot), when nobody in its tree has its input open any more.
+        """
+        ...
+
+    async def close_stdin(self) -> None:
+        """End its input; at a terminal the key for that is pressed (Ctrl-D). Twice is fine."""
+        ...
+
+    def output(self) -> AsyncIterator[tuple[Stream, bytes]]:
+        """Its output in pieces, as it comes; with a terminal all of it is "stdout".
+
+        It is pulled: a command whose output nobody pulls comes to a halt in a write once the pipe is full. Every piece
+        is given once, so a later call goes on where one before was left. Ends when the command has ended and what
+        it wrote is given, or when nobody can write any more; what children that outlive it write is thrown away.
+        """
+        ...
+
+    async def resize(self, cols: int, rows: int) -> None:
+        """Give its terminal another size, of which it is told. ValueError for a size that is none, or no terminal."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill the whole tree it started, detached children too; it has ended when this returns.
+
+        One that has ended is left alone, and so is what it left running.
+        """
+        ...
+
+    async def wait(self) -> ProgramResult:
+        """How it ended, once it has. No bytes of its output are in it, only their numbers."""
+        ...
 
 
 @runtime_checkable
@@ -72,6 +119,22 @@ class Sandbox(Protocol):
 
         Raises ValueError for an unknown `user`, an empty command, and strings no kernel takes (`ARGUMENT_LIMIT`);
         FileNotFoundError or NotADirectoryError for a `cwd` that is missing or no directory.
+        """
+        ...
+
+    async def spawn(
+        self,
+        argv: Sequence[str] | str,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: str | None = None,
+        user: str | None = None,
+        terminal: Terminal | None = None,
+    ) -> Process:
+        """Start a command, and return once it has started. Feature `processes`; with a terminal also `terminals`.
+
+        All but input, output and deadline is as with `run`, errors too: one that does not exist is a process that has
+        ended with 127, and said so on its standard error.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from collections import deque
@@ -12,6 +13,26 @@ from forkyard.sandbox.values import OnOutput
 
 CHUNK = 1 << 16
 PATIENCE = 0.005  # seconds a pipe fills unread: most commands end sooner, and are read once, at their end
+
+
+def take(fd: int, count: int) -> bytes | None:
+    """What is there to read now, up to `count` bytes; b"" at the end, and None when nothing is there yet."""
+    try:
+        return os.read(fd, count)
+    except BlockingIOError:
+        return None
+    except OSError as err:
+        if err.errno == errno.EIO:  # a terminal that nobody has open any more
+            return b""
+        raise
+
+
+def room(fd: int) -> int:
+    """How much may be there to read at once."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+    except OSError:  # no pipe but a terminal, whose buffers hold about as much
+        return CHUNK
 
 
 class Tail:
@@ -56,7 +77,7 @@ class Tail:
 
     def finish(self) -> bytes:
         """What is kept, after taking what the command left in the pipe; bytes that come later are not its own."""
-        left = fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ) if self.open else 0
+        left = room(self._fd) if self.open else 0
         while left > 0 and (count := self._read(min(left, CHUNK))):
             left -= count
         self._finished = True
@@ -75,9 +96,8 @@ class Tail:
 
     def _read(self, count: int = CHUNK) -> int:
         """Take what is there; the number of bytes, 0 when there is nothing (more) to take now."""
-        try:
-            data = os.read(self._fd, count) if self.open else b""
-        except BlockingIOError:
+        data = take(self._fd, count) if self.open else b""
+        if data is None:
             return 0
         if not data:
             self.close()

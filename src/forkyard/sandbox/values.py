@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal
 
 from forkyard.errors import ConfigError
@@ -15,6 +17,7 @@ from forkyard.values import MIB
 OUTPUT_LIMIT = 1 * MIB
 READ_LIMIT = 32 * MIB
 ARCHIVE_LIMIT = 1024 * MIB
+TERMINAL_LIMIT = 65_535  # columns or rows: the kernel counts them in 16 bits
 
 
 class Feature(StrEnum):
@@ -31,8 +34,12 @@ class Feature(StrEnum):
     FORK = "fork"  # a stopped sandbox can be forked
     FORK_RUNNING = "fork_running"  # and so can a running one, and a paused one
     PAUSE = "pause"  # every process can be brought to a halt, and go on
+    SURVIVES = "survives"  # a sandbox can outlive the process that runs it, as a stopped one
     CHANGES = "changes"  # what differs from the state a sandbox started from can be told, and that state be had
+    MOUNTS = "mounts"  # directories of the host can be mounted into a sandbox
     USERS = "users"  # commands can run as any user of the image
+    PROCESSES = "processes"  # commands can be spawned: fed, read and killed while they run
+    TERMINALS = "terminals"  # and have a terminal
     LIMIT_CPU = "limit_cpu"  # the processor time of a whole sandbox is bounded
     LIMIT_MEMORY = "limit_memory"  # the memory of a whole sandbox is bounded, and it has no swap
     LIMIT_PIDS = "limit_pids"  # the number of processes is bounded
@@ -94,6 +101,38 @@ BOUNDS: Mapping[str, Bound] = {bound.name: Bound(**bound.metadata) for bound in 
 """The bounds of a sandbox, by the names of their fields in `Limits`."""
 
 
+SYSTEM_DIRECTORIES = frozenset(
+    {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "usr"}
+)
+"""Directories of "/" on which, and beneath which, nothing can be mounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the host that a sandbox sees at `target`, which is made when it is missing.
+
+    What root makes inside belongs to the user who runs the provider (in Docker to the machine's root). A program with
+    the set-user-id bit gains nothing inside, but would outside, so no other user of the host should get into `source`.
+    `source` is told by its own path, without links. Raises ConfigError.
+    """
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.source.is_absolute() or ".." in self.source.parts or "\0" in str(self.source):
+            problems.append(f"the source of a mount, {self.source}, must be the absolute path of a directory")
+        normal = posixpath.normpath(self.target) if self.target.isprintable() else ""
+        if not self.target.startswith("/") or self.target != normal or self.target.startswith("//"):
+            problems.append(f"the target of a mount, {self.target!r}, must be an absolute path without '.' and '..'")
+        elif (first := self.target.split("/")[1]) in SYSTEM_DIRECTORIES or not first:
+            problems.append(f"nothing can be mounted on {self.target!r}, a system directory; take one as '/mnt/data'")
+        if problems:
+            raise ConfigError(*problems)
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """How a sandbox starts. `env`, `workdir` and `user` override what the image says."""
@@ -105,6 +144,10 @@ class SandboxSpec:
     user: str | None = None
     network: Network = NO_NETWORK
     limits: Limits = Limits()
+    mounts: tuple[Mount, ...] = ()
+    survives: bool = False
+    """Whether it outlives the process that runs it: when that dies, it is a stopped sandbox with its disk as it was at
+    that moment, which no sweep removes. So are its forks; whoever asks for this closes them. Feature `survives`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +207,22 @@ class ProgramResult:
     def ok(self) -> bool:
         """Exit code 0 within the time limit."""
         return self.exit_code == 0 and not self.timed_out
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """The size of a terminal, in characters. Raises ValueError for what is none."""
+
+    cols: int = 80
+    rows: int = 24
+
+    def __post_init__(self) -> None:
+        for name, value in (("cols", self.cols), ("rows", self.rows)):
+            if not 1 <= value <= TERMINAL_LIMIT:
+                raise ValueError(f"a terminal's {name} must be from 1 to {TERMINAL_LIMIT}, not {value!r}")
+
+
+Stream = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, field_validator
 from typing_extensions import TypeVar
 
+from forkyard.errors import ConfigError
+from forkyard.plugins import function_of
 from forkyard.task.data import Frozen
 from forkyard.task.hooks import Kind, Signal, in_order, plugged
 from forkyard.task.judges.config import JudgeConfig, make_judge, resolve_judges
 from forkyard.task.judges.judge import Judge
+
+_function = cache(function_of)  # signals are asked for again and again
 
 
 class DecoratedFunctionConfig(Frozen):
@@ -106,42 +105,8 @@ def _plugged(kind: Kind, name: str, entry: DecoratedFunctionConfig, own: Signal 
     if entry.fn is None:
         return signal
     try:
-        return plugged(signal, load_function(entry.fn))
+        return plugged(signal, _function(entry.fn))
     except TypeError as err:
         raise ValueError(f"{kind} {name!r}: {err}") from err
-
-
-@cache
-def load_function(path: str) -> Callable[..., Any]:
-    """The function of "pkg.module.function", "pkg.module:function" or "path/file.py:function".
-
-    Raises ValueError when there is none.
-    """
-    module, colon, name = path.rpartition(":") if ":" in path else path.rpartition(".")
-    if not module or not name:
-        raise ValueError(f"{path!r} is no function: write pkg.module.function, pkg.module:function or file.py:function")
-    try:
-        loaded = _file(Path(module)) if colon == ":" and module.endswith(".py") else importlib.import_module(module)
-        found = getattr(loaded, name)
-    except (ImportError, AttributeError, OSError) as err:
-        raise ValueError(f"{path!r} cannot be loaded: {err}") from err
-    if not callable(found):
-        raise ValueError(f"{path!r} is no function, but {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
-
-
-def _file(path: Path) -> Any:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    name = f"forkyard_functions_{digest[:16]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
+    except ConfigError as err:
+        raise ValueError(str(err)) from err

@@ -15,6 +15,8 @@ from forkyard.sandbox import NO_NETWORK, Network
 from forkyard.trace import Message
 
 ARTIFACTS_DIR = "/logs/artifacts"
+AFTER_AGENT = 600.0
+"""Seconds for each step after the agent where nobody says: what it left may be a pipe that nobody ever writes to."""
 VerifierMode = Literal["shared", "forked", "separate"]
 
 
@@ -25,12 +27,22 @@ class Frozen(BaseModel):
 
 
 class TaskTimeout(Frozen):
-    """Deadlines of a rollout's phases in seconds; None is no deadline."""
+    """Deadlines of a rollout's phases in seconds; None is no deadline, and 600 for `finalize` and `scoring`."""
 
     setup: float | None = Field(None, gt=0)
     agent: float | None = Field(None, gt=0)
     finalize: float | None = Field(None, gt=0)
     scoring: float | None = Field(None, gt=0)
+
+    @property
+    def finalize_seconds(self) -> float:
+        """What holds of `finalize`."""
+        return self.finalize or AFTER_AGENT
+
+    @property
+    def scoring_seconds(self) -> float:
+        """What holds of `scoring`, and of letting the hidden files in."""
+        return self.scoring or AFTER_AGENT
 
 
 class TaskResources(Frozen):
@@ -106,7 +118,7 @@ class TaskData(Frozen):
         """The prompt's text parts, messages joined by a blank line."""
         if self.prompt is None or isinstance(self.prompt, str):
             return self.prompt or ""
-        return "\n\n".join(_text(message["content"]) for message in self.prompt)
+        return "\n\n".join(filter(None, (_text(message.get("content")) for message in self.prompt)))
 
 
 class WireTaskData(TaskData):
@@ -116,6 +128,6 @@ class WireTaskData(TaskData):
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):  # without one it makes calls
+        return content or ""
     return "".join(part.get("text", "") for part in content if part.get("type") == "text")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,6 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from forkyard.errors import ConfigError
+from forkyard.plugins import file_module, foreign
 from forkyard.task.config import said
 from forkyard.task.directory import load_taskset as load_directory
 from forkyard.task.registry import MANIFEST, is_archive
@@ -134,7 +133,7 @@ def _chosen(file: Path, name: str) -> tuple[Any, str, str]:
     except OSError as err:
         raise ConfigError(f"{file} cannot be read: {err.strerror}; name a Python file, or a task directory") from None
     digest = f"sha256:{hashlib.sha256(source).hexdigest()}"
-    module = _run(file, lambda: _module(file.absolute(), source, digest))
+    module = _run(file, lambda: file_module(file.absolute(), source))
     found = {key: value for key, value in vars(module).items() if not key.startswith("_") and _offers(value, module)}
     if not name:
         if len(found) != 1:
@@ -156,24 +155,6 @@ def _made(cls: type[Taskset], config: TasksetConfig | None) -> Taskset:
     return cls(own.model_validate({**said(config), "task": said(config.task)}))
 
 
-def _module(file: Path, source: bytes, digest: str) -> ModuleType:
-    """The file as a module of its own, made from the very bytes the digest is of; its neighbours can be imported."""
-    name = f"forkyard_tasks_{hashlib.sha256(f'{file} {digest}'.encode()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    module = ModuleType(name)
-    module.__file__ = str(file)
-    sys.modules[name] = module  # classes look up their module by its name
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
-    try:
-        exec(compile(source, file, "exec", dont_inherit=True), vars(module))
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
 def _offers(value: Any, module: ModuleType) -> bool:
     """Whether a value of the file's top level is a set of tasks, imported classes aside."""
     if inspect.isclass(value):
@@ -185,13 +166,4 @@ def _offers(value: Any, module: ModuleType) -> bool:
 
 def _run(file: Path, code: Callable[[], T]) -> T:
     """Run code of the file. Raises ConfigError naming its line for whatever it raises."""
-    try:
-        return code()
-    except (ConfigError, KeyboardInterrupt):
-        raise
-    except BaseException as err:
-        lines = [at.lineno for at in traceback.extract_tb(err.__traceback__) if at.filename == str(file.absolute())]
-        line = err.lineno if isinstance(err, SyntaxError) and err.filename == str(file.absolute()) else None
-        where = line or (lines[-1] if lines else None)
-        said = f"{type(err).__name__}: {err.msg if isinstance(err, SyntaxError) else err}"
-        raise ConfigError(f"{file}{f', line {where}' if where else ''}: {said}") from err
+    return foreign(str(file), code, file)

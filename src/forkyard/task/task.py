@@ -23,6 +23,7 @@ from forkyard.task.data import Artifact, TaskData
 from forkyard.task.generics import type_argument
 from forkyard.task.hooks import KINDS, Kind, Signal, plugged, required_parameters, signals_of
 from forkyard.task.judges.judge import Judge
+from forkyard.task.machine import Networks, Origin
 from forkyard.task.scoring import measure, runnable, seed, settled, verdict
 from forkyard.task.staging import Staging
 from forkyard.task.state import State, StateT_co
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 DataT_co = TypeVar("DataT_co", bound=TaskData, covariant=True, default=TaskData)
 
 HOOKS = ("setup", "finalize", "stage_verifier", "validate")
+_FROM_AN_IMAGE = Origin()
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +49,7 @@ class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
     NEEDS_CONTAINER: ClassVar[bool] = False  # its commands must not reach the host
     scoring_deferred: bool = False  # `score` does nothing
     collects_what_it_can: ClassVar[bool] = False  # an artifact that cannot be had is for its verifier to miss
+    hidden_places: ClassVar[tuple[str, ...]] = ()  # directories that a verifier beside an agent's processes has alone
     _source: str | None = None  # the digest of the file that its code is from, when it was loaded from one
     _shared: Sequence[Toolset[Any, Any]] = ()
 
@@ -121,28 +124,14 @@ class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
     # What the task asks of the machine.
 
     @property
-    def build_context(self) -> Path | None:
-        """The directory holding the Dockerfile of the agent's sandbox, when the image is to be built."""
-        return None
+    def origin(self) -> Origin:
+        """What its sandbox is made from, when that is more than an image by name."""
+        return _FROM_AN_IMAGE
 
     @property
-    def compose_directory(self) -> Path | None:
-        """The directory of the compose project whose service `main` is the agent's sandbox, for one of several."""
-        return None
-
-    @property
-    def services(self) -> tuple[str, ...]:
-        """The services beside the agent's from which there is evidence to be had."""
-        return ()
-
-    def artifacts_of(self, service: str) -> tuple[Artifact, ...]:
-        """What leaves the sandbox of such a service."""
-        return ()
-
-    @property
-    def brings_image(self) -> bool:
-        """Whether its compose project says itself what `main` is made of."""
-        return False
+    def services(self) -> Mapping[str, Sequence[Artifact]]:
+        """The services beside the agent's from which there is evidence to be had, and what leaves each."""
+        return {}
 
     @property
     def network(self) -> Network | None:
@@ -150,14 +139,9 @@ class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
         return self.data.network
 
     @property
-    def setup_network(self) -> Network | None:
-        """What the sandbox reaches until the agent acts; None for what the agent may."""
-        return None
-
-    @property
-    def verifier_network(self) -> Network | None:
-        """What the sandbox that grades reaches; None for what the agent may."""
-        return None
+    def networks(self) -> Networks:
+        """What its sandbox reaches from phase to phase."""
+        return Networks(self.network)
 
     def in_stages(self) -> Staging | None:
         """What it consists of when it is played in stages, in one sandbox; None for a task that is played at once."""
@@ -170,25 +154,22 @@ class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
     @property
     def needs(self) -> frozenset[Feature]:
         """The features of a provider that the task cannot do without."""
-        needs = set()
+        networks = self.networks.asked
+        needs = {feature for network in networks for feature in network_features(network)}
+        if len(networks) > 1:
+            needs.add(Feature.LIVE_NETWORK)
         if self.NEEDS_CONTAINER:
             needs.add(Feature.ISOLATED)
-        if self.data.image or self.build_context:
+        if self.data.image or self.origin.build:
             needs.add(Feature.IMAGES)
         if self.data.agent_user not in (None, "root", "0"):
             needs.add(Feature.USERS)
-        return frozenset(needs | self._network_needs())
+        return frozenset(needs)
 
     @property
     def unplayable(self) -> tuple[str, ...]:
         """Why it cannot be played, whatever the provider, one sentence each; asked before a run starts."""
         return ()
-
-    def _network_needs(self) -> set[Feature]:
-        asked = (self.network, self.setup_network, self.verifier_network)
-        networks = {network for network in asked if network is not None}
-        needs = {feature for network in networks for feature in network_features(network)}
-        return needs | ({Feature.LIVE_NETWORK} if len(networks) > 1 else set())
 
     @property
     def models_asked(self) -> Mapping[str, Sequence[str]]:
@@ -209,11 +190,6 @@ class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
     def notes(self) -> tuple[str, ...]:
         """What a user should know before trusting its results, one sentence each."""
         return ()
-
-    @property
-    def build_seconds(self) -> float | None:
-        """How long the build of its image may take; None leaves it to whoever builds."""
-        return None
 
     @property
     def secrets(self) -> Secrets:
@@ -268,12 +244,12 @@ class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
         if self.scoring_deferred:
             return
         try:
-            async with asyncio.timeout(self.data.timeout.scoring):
+            async with asyncio.timeout(self.data.timeout.scoring_seconds):
                 await self._score(trace, runtime)
         except TimeoutError:
             trace.is_timeout = True
             trace.verifier["timed_out"] = True
-            trace.settle(Status.INDETERMINATE, f"scoring took longer than {self.data.timeout.scoring:g} s")
+            trace.settle(Status.INDETERMINATE, f"scoring took longer than {self.data.timeout.scoring_seconds:g} s")
 
     async def _score(self, trace: Trace, runtime: Sandbox | None) -> None:
         judges = [_of_judge(judge) for judge in self.plugged_judges()]

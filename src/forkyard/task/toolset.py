@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Self, cast, get_type_hints
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from typing_extensions import TypeVar
 
 from forkyard.errors import ForkyardError, ToolsetError, boundary
@@ -34,6 +34,12 @@ class ToolsetConfig(SharedToolsetConfig):
     """A server that each rollout has for itself; `colocated` puts it into the agent's sandbox."""
 
     colocated: bool = False
+
+    @model_validator(mode="after")
+    def _is_at_one_place(self) -> Self:
+        if self.colocated and self.url is not None:
+            raise ValueError("`colocated` starts a server in the sandbox, and `url` is one that runs already: say one")
+        return self
 
 
 ToolsetConfigT_co = TypeVar("ToolsetConfigT_co", bound=SharedToolsetConfig, covariant=True, default=ToolsetConfig)
@@ -58,13 +64,18 @@ class ToolMethod:
 
 @dataclass(frozen=True, slots=True)
 class ToolServer:
-    """An MCP server as a program in the sandbox has it: at a URL it can reach, or a command it starts itself."""
+    """An MCP server as a program in the sandbox has it: at a URL it can reach, or a command it starts itself.
+
+    One with `secrets`, headers that hold what the host alone may know, is outside: programs reach it through the host,
+    which adds them.
+    """
 
     url: str = ""
     transport: Literal["streamable-http", "sse", "stdio"] = "streamable-http"
     headers: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     args: Sequence[str] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 _log = logging.getLogger(__name__)
@@ -107,6 +118,11 @@ class Toolset(Generic[ToolsetConfigT_co, ToolStateT_co]):
         if self.TOOL_PREFIX is None:
             return ""
         return self.TOOL_PREFIX or re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def colocated(self) -> bool:
+        """Whether it runs in the agent's sandbox: this instance is then only what is known of it outside."""
+        return bool(getattr(self.config, "colocated", False))
 
     async def setup(self) -> None:
         """Get ready, once, before the first call."""

@@ -18,21 +18,16 @@ from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Te
 from mcp.types import Tool as McpTool
 
 from forkyard.errors import ForkyardError, StoppedError
-from forkyard.gateway.headers import Headers, value_of
 from forkyard.gateway.listening import Listener, serve_inside
-from forkyard.gateway.serving import Receive, Scope, Send, read_body, send_json, until_gone
+from forkyard.gateway.serving import Receive, Scope, Send, until_gone
 from forkyard.harness import Server, Toolbox
 from forkyard.harness.toolbox import ENDED
 from forkyard.sandbox import Sandbox
 from forkyard.task import ToolServer
+from forkyard.tools.requests import AT_ONCE, TOO_MUCH, read_request, refuse
 from forkyard.trace import Messages, Tool, ToolCall, Trace
-from forkyard.values import MIB
 
 PORT = 9180
-BODY_LIMIT = MIB
-AT_ONCE = 64
-"""Requests of one rollout that are in hand at once, so that they hold 64 MiB at most."""
-_SECONDS = 30.0
 _log = logging.getLogger(__name__)
 logging.getLogger("mcp.server").setLevel(logging.CRITICAL)  # what a hostile client provokes is not for the log
 
@@ -44,7 +39,7 @@ class Serving:
     """The servers of one rollout, each at its name on one port."""
 
     def __init__(self, toolbox: Toolbox, trace: Trace, on_end: OnEnd) -> None:
-        self._desks = {server.name: _Desk(server, toolbox, trace, on_end) for server in toolbox.servers}
+        self._served = {server.name: _OneServer(server, toolbox, trace, on_end) for server in toolbox.servers}
         self._listener: Listener | None = None
         self._running: asyncio.Task[None] | None = None
         self._busy = 0
@@ -55,13 +50,13 @@ class Serving:
         self._running = asyncio.create_task(self._run(ready))
         await ready.wait()
         self._listener = await serve_inside(sandbox, self, PORT, "the task's tools")
-        return {name: ToolServer(f"http://127.0.0.1:{self._listener.port}/{name}") for name in self._desks}
+        return {name: ToolServer(f"http://127.0.0.1:{self._listener.port}/{name}") for name in self._served}
 
     async def _run(self, ready: asyncio.Event) -> None:
         """The life of what answers, in one task, as the library wants it."""
         async with AsyncExitStack() as stack:
-            for desk in self._desks.values():
-                await stack.enter_async_context(desk.manager.run())
+            for one in self._served.values():
+                await stack.enter_async_context(one.manager.run())
             ready.set()
             await asyncio.Event().wait()
 
@@ -77,26 +72,26 @@ class Serving:
         """One request as ASGI gives it."""
         if scope["type"] != "http":
             return None
-        desk = self._desks.get(scope["path"].strip("/"))
-        if desk is None:
-            return await _refuse(send, 404, f"there is no such server of tools; there is {', '.join(self._desks)}")
+        one = self._served.get(scope["path"].strip("/"))
+        if one is None:
+            return await refuse(send, 404, f"there is no such server of tools; there is {', '.join(self._served)}")
         if scope["method"] != "POST":  # nothing is pushed to clients, and there are no sessions to end
-            return await _refuse(send, 405, "only POST is served")
+            return await refuse(send, 405, "only POST is served")
         if self._busy >= AT_ONCE:
-            return await _refuse(send, 503, "too many requests at once")
+            return await refuse(send, 503, "too many requests at once")
         self._busy += 1
         try:
-            body = await _body(list(scope["headers"]), receive)
+            body = await read_request(scope, receive)
             if body is None:
-                return await _refuse(send, 413, f"a request is at most {BODY_LIMIT} bytes, in {_SECONDS:g} seconds")
-            answering = asyncio.create_task(desk.manager.handle_request(scope, _replayed(body), send))
+                return await refuse(send, 413, TOO_MUCH)
+            answering = asyncio.create_task(one.manager.handle_request(scope, _replayed(body), send))
             await until_gone(answering, receive)
         finally:
             self._busy -= 1
         return None
 
 
-class _Desk:
+class _OneServer:
     """One server of tools behind the library's."""
 
     def __init__(self, server: Server, toolbox: Toolbox, trace: Trace, on_end: OnEnd) -> None:
@@ -145,18 +140,6 @@ class _Desk:
         return ToolCall("mcp", called, json.dumps(arguments))
 
 
-async def _body(headers: Headers, receive: Receive) -> bytes | None:
-    """A request's body; None for one that is too large, too slow, or broken off."""
-    announced = value_of(headers, b"content-length")
-    if announced.isdigit() and int(announced) > BODY_LIMIT:
-        return None
-    try:
-        async with asyncio.timeout(_SECONDS):
-            return await read_body(receive, BODY_LIMIT)
-    except TimeoutError:
-        return None
-
-
 def _replayed(body: bytes) -> Receive:
     """A body that was read, as ASGI gives it; after it the client seems to stay, and `until_gone` sees when not."""
     given = False
@@ -169,7 +152,3 @@ def _replayed(body: bytes) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive
-
-
-async def _refuse(send: Send, status: int, message: str) -> None:
-    await send_json(send, status, json.dumps({"error": message}).encode())

@@ -59,8 +59,7 @@ class TraceStore:
         """Write the lines of one episode whole, or nothing and raise OSError (a full disk)."""
         if self._fd < 0:
             raise ValueError(f"{self.path} is closed")
-        lines = b"".join(strict_json(record).encode("ascii") + b"\n" for record in records)
-        _write_whole(self._fd, lines, self.path)
+        _write_whole(self._fd, lines_of(*records), self.path)
         if time.monotonic() - self._synced >= SYNC_EVERY:
             self._sync()
 
@@ -83,6 +82,11 @@ class TraceStore:
     def _sync(self) -> None:
         os.fdatasync(self._fd)
         self._synced = time.monotonic()
+
+
+def lines_of(*records: Mapping[str, Any]) -> bytes:
+    """Records as the lines they are."""
+    return b"".join(strict_json(record).encode("ascii") + b"\n" for record in records)
 
 
 def read_traces(path: Path) -> Iterator[Record]:
@@ -120,11 +124,11 @@ class Recorded:
 
 
 def done(
-    path: Path, retry: Collection[str] = RETRIED, also: Callable[[Record], bool] = lambda record: False
+    path: Path, retry: Collection[str] = RETRIED, again: Callable[[Record], bool | None] = lambda record: None
 ) -> Recorded:
-    """Which slots need no further run: those whose last lines have no status in `retry`, and are none of `also`.
+    """Which slots need no further run: those whose last lines have no status in `retry`. No file is no slots.
 
-    No file is no slots.
+    Where `again` has a word, it decides instead.
     """
     last: dict[TaskSample, tuple[Any, str | None]] = {}
     attempts: dict[TaskSample, int] = {}
@@ -133,14 +137,15 @@ def done(
         if slot is None:
             continue
         play, status = _play(record), record.get("status")
-        failed = status if isinstance(status, str) and (status in retry or also(record)) else None
+        word = again(record)
+        failed = status if isinstance(status, str) and (status in retry if word is None else word) else None
         held = last.get(slot)
         siblings = held is not None and play is not None and held[0] == play
         last[slot] = (play, (held[1] if held and siblings else None) or failed)
         tried = attempts.get(slot, 0)
         attempts[slot] = max(tried if siblings else tried + 1, _attempt(record) + 1)
-    again = {slot: status for slot, (_, status) in last.items() if status}
-    return Recorded(frozenset(last.keys() - again.keys()), again, attempts)
+    waiting = {slot: status for slot, (_, status) in last.items() if status}
+    return Recorded(frozenset(last.keys() - waiting.keys()), waiting, attempts)
 
 
 def slot_of(record: Record) -> TaskSample | None:

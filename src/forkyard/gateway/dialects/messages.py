@@ -1,4 +1,4 @@
-"""Anthropic messages: content in blocks, tool results in the user's turn."""
+"""Anthropic messages: content in blocks, tool results in the user's message."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class MessagesDialect:
         if body.get("system"):
             messages.append({"role": "system", "content": parts(body["system"])})
             places.append((-1, None))
-        for number, turn in enumerate(objects(body.get("messages"))):
-            told = _turn(text(turn.get("role") or "user"), turn.get("content"))
+        for number, given in enumerate(objects(body.get("messages"))):
+            told = _messages_of(text(given.get("role") or "user"), given.get("content"))
             messages += [message for message, _ in told]
             places += [(number, block) for _, block in told]
         return Asked(
@@ -98,11 +98,11 @@ class MessagesDialect:
 
     def retold(self, body: Body, asked: Asked, contents: Mapping[int, str]) -> Body:
         """Members with other texts (see `Dialect`)."""
-        turns = list(objects(body.get("messages")))
+        given = list(objects(body.get("messages")))
         for index, content in contents.items():
-            turn, block = asked.places[index]
-            turns[turn] = {**turns[turn], "content": _retold(turns[turn].get("content"), block, content)}
-        return {"messages": turns}
+            place, block = asked.places[index]
+            given[place] = {**given[place], "content": _retold(given[place].get("content"), block, content)}
+        return {"messages": given}
 
     def resaid(self, body: Body, said: str) -> Body:
         """A reply's body with another text."""
@@ -176,8 +176,8 @@ def _said(content: Any) -> Message:
     return assistant(texts, thoughts, calls)
 
 
-def _turn(role: str, content: Any) -> list[tuple[Message, int | None]]:
-    """The messages of one turn and their blocks: each tool result is one, and what else a user says comes after."""
+def _messages_of(role: str, content: Any) -> list[tuple[Message, int | None]]:
+    """The messages in one of theirs, and their blocks: each tool result is one, what else a user says comes after."""
     if not isinstance(content, list):
         return [({"role": role, "content": parts(content)}, None)]
     if role == "assistant":
@@ -190,7 +190,7 @@ def _turn(role: str, content: Any) -> list[tuple[Message, int | None]]:
 
 
 def _retold(content: Any, block: int | None, said: str) -> Any:
-    """A turn's content with another text: of one tool result, or of all that is none."""
+    """A message's content with another text: of one tool result, or of all that is none."""
     if not isinstance(content, list):
         return said
     blocks = list(objects(content))

@@ -35,10 +35,14 @@ Fetch = Callable[[int], AbstractAsyncContextManager[Blob]]
 
 @dataclass(frozen=True, slots=True)
 class InstalledImage(ImageInfo):
-    """An image from elsewhere; `notes` says what of it was left out, `applied` how many layers were new."""
+    """An image from elsewhere; `notes` says what of it was left out, `applied` how many layers were new.
+
+    `digest` is of its manifest, where a registry was asked for it.
+    """
 
     notes: tuple[str, ...] = ()
     applied: int = 0
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Recipe:
     what: str
     config: Config
     fetch: Fetch
+    digest: str | None = None
 
 
 async def install(store: ImageProvider, recipe: Recipe) -> InstalledImage:
@@ -69,7 +74,7 @@ async def install(store: ImageProvider, recipe: Recipe) -> InstalledImage:
     await store.prune_images(LAYER_PREFIX)  # those of an image that had this name before
     devices = sum(delivery.devices for delivery in coming)
     notes = (f"{counted(devices, 'device node')} of {recipe.what} left out: a sandbox has its own /dev",)
-    return InstalledImage(image.name, image.config, image.created, notes if devices else (), len(coming))
+    return InstalledImage(image.name, image.config, image.created, notes if devices else (), len(coming), recipe.digest)
 
 
 class _Delivery:

@@ -7,18 +7,23 @@ from contextlib import AbstractAsyncContextManager, suppress
 from forkyard.errors import ConfigError
 from forkyard.image.disks import held
 from forkyard.image.oci.blob import Blob
-from forkyard.image.oci.documents import choose, is_index, read_config, read_document, read_manifest
+from forkyard.image.oci.documents import choose, digest_of, is_index, read_config, read_document, read_manifest
 from forkyard.image.oci.downloads import downloaded
 from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.install import InstalledImage, Recipe, install
 from forkyard.image.oci.reference import Reference, parse_reference
 from forkyard.image.oci.registry import Registry, open_registry
+from forkyard.image.oci.settings import Credentials
 from forkyard.sandbox import ImageInfo, ImageProvider, ImageStore
 from forkyard.values import one_line
 
 
-async def pull(store: ImageProvider, text: str, *, refresh: bool = False) -> InstalledImage:
+async def pull(
+    store: ImageProvider, text: str, *, refresh: bool = False, known: Credentials | None = None
+) -> InstalledImage:
     """The image a reference names; a registry is asked when the store has none of that name, or to `refresh` it.
+
+    `known` is who asks; without it, whoever docker's configuration says.
 
     Raises ConfigError for a reference or setting that is wrong, and ImageSourceError when the registry cannot be
     reached, does not have it, or gives something that is refused.
@@ -27,23 +32,25 @@ async def pull(store: ImageProvider, text: str, *, refresh: bool = False) -> Ins
     async with held(store, reference.name):
         if not refresh and (found := await store.image(reference.name)) is not None:
             return InstalledImage(found.name, found.config, found.created)
-        async with await open_registry(reference) as registry:
+        async with await open_registry(reference, known) as registry:
             return await install(store, await _recipe(registry, reference))
 
 
 async def _recipe(registry: Registry, reference: Reference) -> Recipe:
     what = reference.name
-    document = read_document(await registry.manifest(reference.asked), f"the manifest of {what}")
+    text = await registry.manifest(reference.asked)
+    document = read_document(text, f"the manifest of {what}")
     if is_index(document):
         chosen = choose(document, what)
-        document = read_document(await registry.manifest(chosen.digest), f"the manifest of {what}")
+        text = await registry.manifest(chosen.digest)
+        document = read_document(text, f"the manifest of {what}")
     manifest = read_manifest(document, what)
     config = read_config(await registry.document(manifest.config), len(manifest.layers), what)
 
     def fetch(number: int) -> AbstractAsyncContextManager[Blob]:
         return downloaded(registry, manifest.layers[number])
 
-    return Recipe(reference.name, what, config, fetch)
+    return Recipe(reference.name, what, config, fetch, digest_of(text))
 
 
 async def find_image(store: ImageStore, name: str) -> ImageInfo | None:

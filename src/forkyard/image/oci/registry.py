@@ -38,10 +38,13 @@ class Again(Exception):
         self.progress, self.wait = progress, wait
 
 
-async def open_registry(reference: Reference) -> Registry:
-    """A client, with what settings and docker's configuration say. Raises ConfigError when one of them is wrong."""
+async def open_registry(reference: Reference, known: Credentials | None = None) -> Registry:
+    """A client, with what settings and, unless credentials are given, docker's configuration say.
+
+    Raises ConfigError when one of them is wrong.
+    """
     at = endpoint(reference.registry)
-    return Registry(reference, at, await credentials(at))
+    return Registry(reference, at, known or await credentials(at))
 
 
 class Registry:

@@ -1,6 +1,6 @@
 """Sandboxes in containers of a Docker Engine on this machine, and compose projects."""
 
-from forkyard.sandbox.docker.compose import ComposePlan
+from forkyard.sandbox.composing import ComposePlan
 from forkyard.sandbox.docker.project import Project, ServiceSandbox
 from forkyard.sandbox.docker.provider import DockerProvider
 

@@ -14,18 +14,16 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.sandbox.composing import ComposePlan
 from forkyard.sandbox.docker.composefile import MAIN, brings_image
 from forkyard.sandbox.docker.images import reference
-from forkyard.sandbox.network import NO_NETWORK, Network
 from forkyard.sandbox.values import Limits
 from forkyard.values import MIB, tail
 
-FILES = ("docker-compose.yaml", "docker-compose.yml")
 HOW = "install one (Debian: `apt-get install docker-compose`)"
 LOGS = ("verifier", "agent", "artifacts")
 _VERSION = re.compile(r"""^version:\s*["']?([0-9.]+)""", re.MULTILINE)
@@ -36,33 +34,6 @@ _FORWARDED = ("PATH", "HOME", "DOCKER_CONFIG")
 _PLUGINS = [f"/usr/{place}/docker/cli-plugins" for place in ("local/lib", "local/libexec", "lib", "libexec")]
 _SAID = 4000
 _KEPT = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ComposePlan:
-    """What is to be brought up: the project in `directory`, whose service `main` is the agent's.
-
-    `main` runs `image`, or what the directory's Dockerfile builds when that is None, unless the project's own file says
-    something else. `env` is that of `main`; `variables` are what the file may name as ${NAME}, beside those of the
-    format; nothing of this process's environment is. `timeout` bounds all of it.
-    """
-
-    directory: Path
-    image: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = Limits()
-    network: Network = NO_NETWORK
-    workdir: str | None = None
-    user: str | None = None
-    timeout: float = 600.0
-
-    def file(self) -> Path:
-        """The project's file; ConfigError when there is none."""
-        for name in FILES:
-            if (self.directory / name).is_file():
-                return self.directory / name
-        raise ConfigError(f"{self.directory} has no {FILES[0]}")
 
 
 def find_program() -> str | None:

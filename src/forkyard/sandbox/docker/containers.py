@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,19 @@ from forkyard.sandbox.docker.record import Record
 from forkyard.sandbox.docker.tools import Tools, make_tools
 from forkyard.sandbox.local.cgroups import DEFAULT_PIDS
 from forkyard.sandbox.local.home import Engines
-from forkyard.sandbox.values import ImageConfig, Limits
+from forkyard.sandbox.values import ImageConfig, Limits, Mount
 from forkyard.values import MIB, tail
 
 START_TIMEOUT = 60.0
+PAUSES = (0.0, 0.2, 0.5, 1.0, 2.0)  # between starts of a container that comes up without its disk
 AT_ONCE = 8  # starts of containers
 _LOOK_AGAIN = 0.5
 REMOVE = {"force": "1", "v": "1"}  # a container, though it runs, with its nameless volumes
 _SHM = 64 * MIB
+
+
+class DiskMissing(SandboxError):
+    """A container runs in the place of its disk, on which the disk is not mounted."""
 
 
 class Containers:
@@ -76,7 +81,7 @@ class Containers:
             "Env": [f"{name}=" for name in UNSET],
             "Healthcheck": {"Test": ["NONE"]},
             "Labels": {HOME_LABEL: self.home_id, OWNER_LABEL: owner, RECORD_LABEL: record.as_label()},
-            "HostConfig": {**_walls(record.limits), "Mounts": mounts(tools, place)},
+            "HostConfig": {**_walls(record.limits), "Mounts": [*mounts(tools, place), *map(_bind, record.mounts)]},
         }
         name = record.container_name(self.home_id)
         creating = asyncio.ensure_future(
@@ -99,6 +104,13 @@ class Containers:
 
     async def boot(self, container: str, record: Record) -> Live:
         """Start a container and have its walls closed."""
+        for pause in PAUSES:
+            with suppress(DiskMissing):
+                return await self._boot(container, record)
+            await asyncio.sleep(pause)
+        return await self._boot(container, record)
+
+    async def _boot(self, container: str, record: Record) -> Live:
         async with self._starting:
             with Meeting(self.place(record.key)) as meeting:
                 await self.engine.call("POST", f"/containers/{container}/start")
@@ -106,12 +118,16 @@ class Containers:
         return await self.live(container, record, sock)
 
     async def live(self, container: str, record: Record, sock: socket.socket) -> Live:
-        """A container whose process has called, with its walls closed."""
+        """A container whose process has called, with its walls closed. DiskMissing when it stands on another disk."""
         inspected, limits = await self.inspect(container), record.limits
+        if not has_its_disk(inspected):
+            sock.close()
+            await killed(self.engine, container)
+            raise DiskMissing("the Engine started a container without its disk")
         memory = None if limits.memory_mb is None else memory_file(int(inspected["State"]["Pid"]))
         live = Live(self.engine, container, sock, memory)
         try:
-            await live.boot(_boot(limits, inspected))
+            await live.boot(_boot(record, inspected))
         except BaseException:
             await live.kill("it could not be set up")
             raise
@@ -187,8 +203,24 @@ class Containers:
         self.guests.clear()
         await self.engine.close()
         if self._owners is not None:
-            self._owners.close()
+            self._owners.close(tidy=True)
             self._owners = None
+
+
+def has_its_disk(inspected: Mapping[str, Any]) -> bool:
+    """Whether a running container stands on an overlay, where those of its Engine do.
+
+    An Engine with much to do at once (seen with Docker 28) sometimes lets a container run in the bare directory that
+    its overlay was to be mounted on. Where that cannot be told it is taken for granted.
+    """
+    if (inspected.get("GraphDriver") or {}).get("Name") != "overlay2":
+        return True
+    try:
+        lines = Path(f"/proc/{inspected['State']['Pid']}/mountinfo").read_text().splitlines()
+    except OSError:  # it has just ended, or is another machine's
+        return True
+    kinds = [kind.split()[0] for line in lines for place, _, kind in [line.partition(" - ")] if place.split()[4] == "/"]
+    return not kinds or kinds[-1] == "overlay"
 
 
 def mounts(tools: Tools, place: Path | None = None) -> list[dict[str, Any]]:
@@ -219,10 +251,22 @@ def _walls(limits: Limits) -> dict[str, Any]:
     return walls
 
 
-def _boot(limits: Limits, inspected: dict[str, Any]) -> dict[str, Any]:
+def _bind(mount: Mount) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": str(mount.source),
+        "Target": mount.target,
+        "ReadOnly": mount.read_only,
+        "BindOptions": {"Propagation": "private", "NonRecursive": True},
+    }
+
+
+def _boot(record: Record, inspected: dict[str, Any]) -> dict[str, Any]:
+    limits, targets = record.limits, [mount.target for mount in record.mounts]
     rlimits = {"RLIMIT_NOFILE": limits.open_files, "RLIMIT_FSIZE": limits.file_mb and limits.file_mb * MIB}
     return {
         "rlimits": {name: value for name, value in rlimits.items() if value is not None},
         "full_memory": limits.memory_mb is not None,
-        "volumes": sorted(inspected["Config"].get("Volumes") or ()),
+        "volumes": sorted({*(inspected["Config"].get("Volumes") or ())} - {*targets}),
+        "mounts": [[mount.target, mount.read_only] for mount in record.mounts],
     }

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox.docker.engine import Engine
+from forkyard.sandbox.held.live import HeldLive
 from forkyard.sandbox.local.cgroups import ROOT, count_of
-from forkyard.sandbox.local.held import HeldLive
 from forkyard.sandbox.values import EndedBy
 
 

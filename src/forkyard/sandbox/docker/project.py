@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, SandboxError
-from forkyard.sandbox.docker.compose import LOGS, Compose, ComposePlan, bounds, mounted
+from forkyard.sandbox.composing import ComposePlan
+from forkyard.sandbox.docker.compose import LOGS, Compose, bounds, mounted
 from forkyard.sandbox.docker.composefile import MAIN
 from forkyard.sandbox.docker.containers import REMOVE, Containers, mounts
 from forkyard.sandbox.docker.engine import Engine

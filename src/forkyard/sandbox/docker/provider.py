@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.sandbox.common import default_home
-from forkyard.sandbox.docker.compose import HOW, ComposePlan, find_program
+from forkyard.sandbox.composing import ComposePlan
+from forkyard.sandbox.docker.compose import HOW, find_program
 from forkyard.sandbox.docker.containers import Containers
 from forkyard.sandbox.docker.engine import Engine, ask, socket_path
 from forkyard.sandbox.docker.images import HOME_LABEL, SCRATCH, described, name_of, reference, to_docker
@@ -20,6 +21,7 @@ from forkyard.sandbox.docker.sandbox import DockerSandbox, launched
 from forkyard.sandbox.docker.sweep import sweep
 from forkyard.sandbox.findings import Finding
 from forkyard.sandbox.local.cgroups import ROOT
+from forkyard.sandbox.local.mounts import check_sources
 from forkyard.sandbox.promises import check_spec
 from forkyard.sandbox.protocol import Sandbox
 from forkyard.sandbox.values import Feature, ImageConfig, ImageInfo, SandboxInfo, SandboxSpec
@@ -38,7 +40,10 @@ _ALWAYS = frozenset(
         Feature.FORK,
         Feature.FORK_RUNNING,
         Feature.PAUSE,
+        Feature.MOUNTS,
         Feature.USERS,
+        Feature.PROCESSES,
+        Feature.TERMINALS,
         Feature.LIMIT_FILES,
         Feature.LIMIT_OUTPUT,
     }
@@ -89,6 +94,7 @@ class DockerProvider:
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A running container (see the protocol)."""
         check_spec(self.name, spec, self.features)
+        check_sources(spec.mounts)
         image, config = await self._source(spec.image)
         record = Record(
             key=new_id(),
@@ -100,6 +106,7 @@ class DockerProvider:
             workdir=spec.workdir or config.workdir or "/",
             user=config.user if spec.user is None else spec.user,
             limits=spec.limits,
+            mounts=spec.mounts,
         )
         box = await launched(self._containers, record, image)
         return await box.on_network(spec.network)

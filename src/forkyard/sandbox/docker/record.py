@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from forkyard.sandbox.docker.images import RECORD_LABEL
-from forkyard.sandbox.values import Limits, SandboxInfo
+from forkyard.sandbox.values import Limits, Mount, SandboxInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Record:
     workdir: str
     user: str
     limits: Limits = Limits()
+    mounts: tuple[Mount, ...] = ()
 
     def container_name(self, home: str) -> str:
         """A name for the container: one of its own, or the same for all in a home who want to be called `name`."""

@@ -10,19 +10,23 @@ from dataclasses import replace
 from forkyard.errors import SandboxError
 from forkyard.sandbox.docker.containers import Containers
 from forkyard.sandbox.docker.live import Live
-from forkyard.sandbox.docker.outlet import DoorOutlet
 from forkyard.sandbox.docker.record import Record
-from forkyard.sandbox.local.held import HeldSandbox
-from forkyard.sandbox.values import Change, ImageConfig, SandboxInfo
+from forkyard.sandbox.held.outlet import Outlet
+from forkyard.sandbox.held.sandbox import HeldSandbox
+from forkyard.sandbox.values import Change, ImageConfig, Mount, SandboxInfo
 from forkyard.values import new_id
 
 
 class DockerSandbox(HeldSandbox[Live]):
-    """A `Sandbox` that is a container. `image` is the id of the image its disk stands on."""
+    """A `Sandbox` that is a container. `image` is the id of the image its disk stands on.
+
+    A public network is a door as well: Docker's bridge leads to this machine and its neighbours, and no address of its
+    own pool has a container without.
+    """
 
     def __init__(self, containers: Containers, container: str, record: Record, image: str, live: Live | None) -> None:
         config = ImageConfig(record.env, record.workdir, record.user)
-        super().__init__(config, record.limits.output_mb, DoorOutlet(live.channel if live else None), live)
+        super().__init__(config, record.limits.output_mb, Outlet(live.channel if live else None), live)
         self._containers, self._container, self._record, self._image = containers, container, record, image
         self._template: str | None = None  # the disk of this stopped sandbox, as an image to fork from
         containers.guests.add(self._leave)
@@ -89,6 +93,12 @@ class DockerSandbox(HeldSandbox[Live]):
         self._open_still()
         raise SandboxError("a sandbox in Docker does not know what it started from; use a provider with `changes`")
 
+    async def set_mounts(self, mounts: tuple[Mount, ...]) -> None:
+        """A container keeps those it was made with: SandboxError for others (see `Remounts`)."""
+        self._open_still()
+        if mounts != self._record.mounts:
+            raise SandboxError("a container keeps the mounts it was made with: make a new sandbox, or use `local`")
+
     async def _stop(self) -> None:
         self._open_still()
         if self._live is None:
@@ -112,6 +122,7 @@ class DockerSandbox(HeldSandbox[Live]):
         self._bound_output()
         await self._unseal()  # it is not what the disk will be
         await self._outlet.open(self._live.channel)
+        await self._follow_network()
 
     async def commit_as(self, reference: str, body: dict[str, object]) -> None:
         """Give the disk a name in the Engine; SandboxError unless this sandbox is stopped."""

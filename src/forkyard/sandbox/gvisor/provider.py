@@ -37,8 +37,11 @@ _FEATURES = frozenset(
         Feature.NO_NETWORK,
         Feature.IMAGES,
         Feature.FORK,
+        Feature.SURVIVES,
         Feature.CHANGES,
+        Feature.MOUNTS,
         Feature.USERS,
+        Feature.PROCESSES,
     }
 )
 

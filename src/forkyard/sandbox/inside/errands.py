@@ -7,6 +7,7 @@ Requests, and the one answer to each (JSON, then the socket closes); `disks` are
     changes  {disks, base, host}      {"changes": [[path, kind, regular], ...]}: of these disks, on a stack `base`
     measure  {disks}                  {"bytes": {disk: bytes}}
     watch    {}                      none: a conversation, see `watcher`
+    apart    {}                      none: what PID 1 speaks, once it has its descriptors, see `apart`
 
 or {"error": text}. A child ends as soon as the one who asked shuts its end of the socket, or the spawner dies.
 """
@@ -22,7 +23,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from . import files, kernel, merge, rootfs, survey, watcher
+from . import apart, files, kernel, merge, rootfs, survey, watcher
 
 LINKS = "l"
 _OFTEN = 64
@@ -31,9 +32,9 @@ _OFTEN = 64
 def run(request: dict[str, Any], fd: int) -> None:
     """Do one errand in a forked child of the spawner, and end."""
     try:
-        if request["op"] == "watch":  # as long as the owner, for sandboxes that outlive the spawner
+        if (converse := _CONVERSATIONS.get(request["op"])) is not None:  # for sandboxes that outlive the spawner
             kernel.close_all_but(fd)
-            watcher.watch(fd)
+            converse(fd)
             return
         kernel.die_with_parent()
         kernel.close_all_but(fd)
@@ -99,6 +100,7 @@ def _measure(request: dict[str, Any], check: Callable[[], None]) -> dict[str, An
     return {"bytes": {disk: survey.room(disk, check) for disk in request["disks"]}}
 
 
+_CONVERSATIONS = {"watch": watcher.watch, "apart": apart.stand}
 _ERRANDS: dict[str, Callable[[dict[str, Any], Callable[[], None]], dict[str, Any]]] = {
     "merge": _merge,
     "changes": _changes,

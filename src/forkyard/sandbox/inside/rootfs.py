@@ -16,7 +16,7 @@ import struct
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import kernel
+from . import kernel, mounts
 from .files import SYSTEM
 from .kernel import MS_BIND, MS_MOVE, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
 from .seccomp import filter_program
@@ -31,6 +31,7 @@ HIDDEN_DIRECTORIES = ("acpi", "scsi")
 READ_ONLY = ("irq", "bus", "fs", "sysrq-trigger")
 NOTHING = f"{ASIDE}/nothing"
 OPEN_FILES = 65536
+TERMINALS = 256  # of each sandbox: all of them share what the machine has
 HURRY = -15  # how nice the spawner is, and a sandbox until its walls are closed
 FILTER = filter_program()
 _INET, _DATAGRAM = int(socket.AF_INET), int(socket.SOCK_DGRAM)
@@ -89,7 +90,7 @@ def prepare(hidden: Hidden) -> None:
     kernel.mount("proc", f"{ASIDE}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _mount_sys(f"{ASIDE}/sys")
     kernel.mount("tmpfs", f"{ASIDE}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m")
-    pts = "newinstance,ptmxmode=0666,mode=620"
+    pts = f"newinstance,ptmxmode=0666,mode=620,max={TERMINALS}"
     kernel.mount("devpts", f"{ASIDE}/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, pts)
     for path in hidden.files:
         kernel.mount(f"{ASIDE}/dev/null", path, None, MS_BIND)
@@ -100,31 +101,44 @@ def prepare(hidden: Hidden) -> None:
         _read_only(path)
 
 
-def build(spec: dict[str, Any]) -> None:
-    """Mount the sandbox's disk, put the rest into it, and make it the only file system."""
+def build(spec: dict[str, Any], waiting: list[mounts.Held]) -> None:
+    """Mount the sandbox's disk, put the rest and what waits into it, and make it the only file system."""
     mount_disk(spec)
     for name in SYSTEM:
         ensure_directory(f"{ROOT}/{name}")
         kernel.mount(f"{ASIDE}/{name}", f"{ROOT}/{name}", None, MS_MOVE)
+    if waiting:  # what is not called is in no page of this sandbox's own
+        mounts.attach(waiting, ROOT)
     kernel.pivot_into(ROOT)
 
 
 def close_walls(spec: dict[str, Any]) -> None:
-    """Its own host name and limits, and then no way back: capabilities, no_new_privs, seccomp."""
+    """Its own host name and limits, and then no way back."""
     socket.sethostname(spec["hostname"])
-    for name, value in spec["rlimits"].items():
-        kind = getattr(resource, name)
-        _, hard = resource.getrlimit(kind)
-        most = value if hard < 0 else min(value, hard)
-        resource.setrlimit(kind, (most, most))
+    if spec["rlimits"]:
+        set_limits(spec["rlimits"])
     for path, text in spec["sysctls"].items():
         _write_proc(path, text)
     _read_only("/proc/sys")  # some of it steers this sandbox's own namespaces, its limits among them
+    give_up_rights()
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), 0))
+
+
+def give_up_rights() -> None:
+    """No way back for this process and all it starts: capabilities, no_new_privs, seccomp."""
     kernel.keep_capabilities(CAPABILITIES)
     kernel.no_new_privileges()
     kernel.install_filter(FILTER)
     kernel.set_dumpable(False)
-    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), 0))
+
+
+def set_limits(rlimits: dict[str, int]) -> None:
+    """What each process can use at most, by names of the module `resource`."""
+    for name, value in rlimits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        most = value if hard < 0 else min(value, hard)
+        resource.setrlimit(kind, (most, most))
 
 
 def mount_disk(spec: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ class First(NamedTuple):
     anew: str | None = None  # the program that goes on in a Python nobody can write, if guests can get hold of it
 
 
-PID1 = First(lambda sock: pid1.Pid1(sock).serve(), rootfs.CAPABILITIES, _AGAIN)
+PID1 = First(lambda sock: pid1.Pid1(sock, kernel.enter_domain()).serve(), rootfs.CAPABILITIES, _AGAIN)
 
 
 def configuration(control_fd: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("<I")
 _DECODE = json.JSONDecoder().raw_decode
-MAX_FDS = 4
+MAX_FDS = 6
 SPAWN = b'{"op": "spawn"}'  # to the spawner, as all its requests with descriptors beside it
 # Plain numbers: what Python makes of two flags of an enumeration takes longer than the call they are for.
 _CLOEXEC, _LOST, _WHOLE = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC), int(socket.MSG_WAITALL)
@@ -47,7 +47,8 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = {
-    "ping": Operation("done"),
+    "ping": Operation("done", waits=True),
+    "mount": Operation("done", brings=1),
     "boot": Operation("done"),
     "run": Operation("exited", brings=3, waits=True),
     "pull": Operation("exited", brings=3, waits=True),
@@ -59,7 +60,9 @@ OPERATIONS = {
     "place": Operation("done", waits=True),
     "listen": Operation("opened", opens=1),
     "connect": Operation("opened", opens=1),
+    "terminal": Operation("opened", opens=2),
     "namespaces": Operation("opened", opens=2),
+    "apart": Operation("opened", opens=6),
     "halt": Operation("done"),
     "go": Operation("done"),
     "quiet": Operation("done"),

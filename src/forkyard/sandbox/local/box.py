@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from forkyard.sandbox.values import Healthcheck, ImageConfig, ImageInfo, SandboxInfo
+from forkyard.sandbox.values import Healthcheck, ImageConfig, ImageInfo, Limits, Mount, SandboxInfo
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -37,8 +38,19 @@ CREATE TABLE IF NOT EXISTS history (  -- of what was stopped or opened once
     own INTEGER NOT NULL,         -- how many disks of its stack it wrote itself
     used REAL NOT NULL            -- when it was last stopped or opened
 );
+CREATE TABLE IF NOT EXISTS mounts (   -- of sandboxes that have some
+    box TEXT PRIMARY KEY REFERENCES boxes (id) ON DELETE CASCADE,
+    mounts TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS survivors (  -- sandboxes that outlive their owner
+    box TEXT PRIMARY KEY REFERENCES boxes (id) ON DELETE CASCADE,
+    limits TEXT NOT NULL          -- under which they run whoever starts them again
+);
 """
-SELECT = "SELECT boxes.*, own, used FROM boxes LEFT JOIN history ON box = id"
+SELECT = (
+    "SELECT boxes.*, own, used, mounts.mounts, survivors.limits FROM boxes LEFT JOIN history ON history.box = id"
+    " LEFT JOIN mounts ON mounts.box = id LEFT JOIN survivors ON survivors.box = id"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,13 @@ class Box:
     stack: tuple[str, ...]
     own: int = 0  # how many disks of the stack, from the top, it wrote itself: the others are what it started from
     used: float = 0.0  # when it was last stopped or opened
+    mounts: tuple[Mount, ...] = ()
+    survivor: Limits | None = None  # the limits of one that outlives its owner
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it can be asked for when the process that runs it is gone."""
+        return self.name is not None or self.survivor is not None
 
     @property
     def origin(self) -> Origin:
@@ -106,9 +125,18 @@ def as_row(box: Box) -> tuple[Any, ...]:
     return (*head, int(box.host), json.dumps(asdict(box.config)))
 
 
+def mounts_text(mounts: Sequence[Mount]) -> str:
+    """The value of a row of `mounts`."""
+    return json.dumps([(str(mount.source), mount.target, mount.read_only) for mount in mounts])
+
+
+def _mounts(text: str) -> tuple[Mount, ...]:
+    return tuple(Mount(Path(source), target, read_only) for source, target, read_only in json.loads(text))
+
+
 def from_row(row: Sequence[Any], stack: Sequence[str]) -> Box:
     """The box of a row of `SELECT` and the disks it stands on."""
-    (box_id, kind, name, state, image, parent, created, engine, disk, host, config, own, used) = row
+    (box_id, kind, name, state, image, parent, created, engine, disk, host, config, own, used, mounts, limits) = row
     return Box(
         id=box_id,
         kind=kind,
@@ -124,6 +152,8 @@ def from_row(row: Sequence[Any], stack: Sequence[str]) -> Box:
         stack=tuple(stack),
         own=own or 0,
         used=used or created,
+        mounts=_mounts(mounts) if mounts else (),
+        survivor=Limits(**json.loads(limits)) if limits else None,
     )
 
 

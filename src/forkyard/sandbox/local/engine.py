@@ -20,6 +20,8 @@ from forkyard.sandbox.local.cgroups import Group, Groups
 from forkyard.sandbox.local.diskwatch import DiskWatch
 from forkyard.sandbox.local.idmap import IdMap
 from forkyard.sandbox.local.live import Live
+from forkyard.sandbox.local.mounts import handed_over
+from forkyard.sandbox.values import Mount
 from forkyard.values import MIB
 
 BLANKS = 4  # processes kept ready: what a fork has to wait for is then its disk alone
@@ -41,7 +43,12 @@ class Engine:
     """One spawner process, which ends with this process. Sandboxes live on when only the spawner dies."""
 
     def __init__(
-        self, control: socket.socket, process: subprocess.Popen[bytes], shifted_usr: bool, groups: Groups
+        self,
+        control: socket.socket,
+        process: subprocess.Popen[bytes],
+        shifted_usr: bool,
+        ids: IdMap,
+        groups: Groups,
     ) -> None:
         self._control = control
         self._process = process
@@ -54,6 +61,7 @@ class Engine:
         self._filling: asyncio.Task[None] | None = None
         self._exchanges: set[asyncio.Future[Live]] = set()
         self.shifted_usr = shifted_usr
+        self._shifts = ids.owner[0] != os.getuid()  # the sandboxes' root is somebody else outside
         asyncio.get_running_loop().add_reader(control.fileno(), self._readable)
 
     @classmethod
@@ -86,7 +94,7 @@ class Engine:
             process.wait()
             ours.close()
             raise
-        return cls(ours, process, bool(answer["shifted_usr"]), groups)
+        return cls(ours, process, bool(answer["shifted_usr"]), ids, groups)
 
     @property
     def alive(self) -> bool:
@@ -166,6 +174,29 @@ class Engine:
             ours.close()
             raise EngineLost(f"the kernel refused a new sandbox: {answer['error']}; {_ROOM}")
         return Live(int(answer["pid"]), fds[0], ours, group)
+
+    async def hand_over(self, live: Live, mounts: tuple[Mount, ...]) -> None:
+        """Give a blank PID 1 what its boot is to mount; SandboxError when it cannot be had."""
+        namespace = os.open(f"/proc/{self._process.pid}/ns/user", os.O_RDONLY) if self._shifts else None
+        try:
+            for mount in mounts:
+                with handed_over(mount, namespace) as fd:
+                    await live.mount(mount, fd, bind=namespace is None)
+        finally:
+            if namespace is not None:
+                os.close(namespace)
+
+    def start_apart(self, namespaces: list[int], group: Group) -> socket.socket:
+        """The other end of a process that enters a sandbox's namespaces and control groups (see `inside/apart.py`)."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, group.all_entrances() as entrances:
+                self._control.sendmsg([b'{"op": "apart"}'], wire.ancillary([theirs.fileno()]))
+                ours.sendmsg([b"x"], wire.ancillary([*namespaces, *entrances]))
+        except OSError as err:
+            ours.close()
+            raise EngineLost(f"nothing can be started beside a sandbox: {err.strerror}") from err
+        return ours
 
     def start_disk_watch(self) -> DiskWatch:
         """A watcher of disks; it lives until it is closed, also when the spawner dies."""

@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 
 from forkyard.errors import ForkyardError, SandboxError
+from forkyard.sandbox.abilities import StandsApart
 from forkyard.sandbox.findings import Finding
 from forkyard.sandbox.inside import PLACE
 from forkyard.sandbox.inside.kernel import FICLONE
 from forkyard.sandbox.local.cgroups import NAMES, Controllers
 from forkyard.sandbox.local.diskwatch import FreeSpace
-from forkyard.sandbox.protocol import Provider
+from forkyard.sandbox.protocol import Provider, Sandbox
 from forkyard.sandbox.values import SandboxSpec
 
 _OLDEST = (5, 11)  # overlayfs in user namespaces
@@ -40,7 +41,7 @@ async def examine(provider: Provider, home: Path, many_users: bool, controllers:
         _machine(),
         await asyncio.to_thread(_user_namespaces),
         *await asyncio.to_thread(_storage, home),
-        await _sandbox(provider),
+        *await _sandbox(provider),
         _users(many_users),
         _control_groups(controllers),
         *_programs(),
@@ -154,7 +155,7 @@ def _can_reflink(directory: Path) -> bool:
     return True
 
 
-async def _sandbox(provider: Provider) -> Finding:
+async def _sandbox(provider: Provider) -> list[Finding]:
     name = "a sandbox"
     try:
         async with asyncio.timeout(_START_SECONDS):
@@ -163,13 +164,25 @@ async def _sandbox(provider: Provider) -> Finding:
             sandbox = await provider.create(SandboxSpec())
             try:
                 result = await sandbox.run(["true"])
+                took = (time.perf_counter() - started) * 1000
+                apart = await _stands_apart(sandbox)
             finally:
                 await sandbox.close()
     except (ForkyardError, OSError) as err:
-        return Finding(name, False, str(err), "mend what is missing above, or see the message", needed=True)
-    took = (time.perf_counter() - started) * 1000
+        return [Finding(name, False, str(err), "mend what is missing above, or see the message", needed=True)]
     said = f"started and ran a command in {took:.1f} ms" if result.ok else f"`true` ended with {result.exit_code}"
-    return Finding(name, result.ok, said, needed=True)
+    return [Finding(name, result.ok, said, needed=True), apart]
+
+
+async def _stands_apart(sandbox: Sandbox) -> Finding:
+    """Whether what an agent leaves running has no hold on a verifier beside it."""
+    name = "verifiers apart"
+    apart = await sandbox.apart(()) if isinstance(sandbox, StandsApart) else None
+    if apart is None:
+        mend = "boot Linux 6.12 or newer with Landlock (`landlock` in /sys/kernel/security/lsm), or grade `separate`"
+        return Finding(name, False, "what an agent leaves running can reach a verifier in its sandbox", mend)
+    await apart.close()
+    return Finding(name, True, "what an agent leaves running cannot reach a verifier in its sandbox")
 
 
 def shifted_usr(shifted: bool) -> Finding:

@@ -31,7 +31,7 @@ async def _merge(store: Store, engine: Engine, box: Box, position: int, count: i
         if draft.stack == box.stack:
             stack, end = list(draft.stack), position + count
             await engine.errand("merge", disks=stack[position:end], base=stack[end:], host=box.host, to=draft.disk)
-            if box.name is not None:
+            if box.lasts:
                 await asyncio.to_thread(store.settle)
             return store.put_in_place(box, draft, position, count)
     finally:

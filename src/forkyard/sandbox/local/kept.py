@@ -40,7 +40,7 @@ class KeptDisks:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._db = store._db
+        self._db = store.db
         self._db.executescript(SCHEMA)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._unsettled: list[str] = []
@@ -58,9 +58,9 @@ class KeptDisks:
             engine=None,
             config=replace(source.config, env=env),
         )
-        with self._store._transaction():
-            box = replace(box, stack=self._store._current(source))
-            self._store._insert(box)
+        with self._store.transaction():
+            box = replace(box, stack=self._store.current_stack(source))
+            self._store.insert(box)
             self._db.execute("INSERT INTO kept VALUES (?, ?, ?, NULL)", (box.id, self._boot, max(source.own, 1)))
         self._unsettled.append(box.id)
 
@@ -82,11 +82,11 @@ class KeptDisks:
     def unmeasured(self) -> list[Measurable]:
         """Those whose size is to be found out."""
         rows = self._db.execute("SELECT box, own FROM kept WHERE size IS NULL").fetchall()
-        return [Measurable(box, self._store._stack(box)[:own]) for box, own in rows]
+        return [Measurable(box, self._store.stack(box)[:own]) for box, own in rows]
 
     def set_sizes(self, sizes: dict[str, int]) -> None:
         """Note what was measured."""
-        with self._store._transaction():
+        with self._store.transaction():
             self._db.executemany("UPDATE kept SET size = ? WHERE box = ?", [(size, box) for box, size in sizes.items()])
 
     def prune(self, policy: KeepPolicy, spare: float) -> list[KeptDisk]:
@@ -95,7 +95,7 @@ class KeptDisks:
         `spare` is how many bytes more than now may be kept for the file system's sake; less than 0 is to be freed.
         """
         gone = []
-        with self._store._transaction() as doomed:
+        with self._store.transaction() as doomed:
             rows = self._db.execute(
                 "SELECT id, name, created, size, coalesce(boot, ?1) = ?1 FROM boxes JOIN kept ON box = id"
                 " ORDER BY created DESC, id DESC",
@@ -109,7 +109,7 @@ class KeptDisks:
                     continue
                 box = self._store.find("kept", name)
                 if box is not None and box.id == box_id:
-                    self._store._delete(box, doomed)
+                    self._store.delete(box, doomed)
                     gone.append(KeptDisk(name, created, size))
         return gone[::-1]
 
@@ -121,7 +121,7 @@ class KeptDisks:
     def settled(self) -> None:
         """Note that it does."""
         if self._unsettled:
-            with self._store._transaction():
+            with self._store.transaction():
                 rows = [(box,) for box in self._unsettled]
                 self._db.executemany("UPDATE kept SET boot = NULL WHERE box = ?", rows)
             self._unsettled.clear()

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from forkyard.errors import SandboxError
+from forkyard.sandbox.held.live import HeldLive
 from forkyard.sandbox.local.cgroups import Group
 from forkyard.sandbox.local.diskwatch import DiskWatch
-from forkyard.sandbox.local.held import HeldLive
-from forkyard.sandbox.values import EndedBy, Limits
+from forkyard.sandbox.values import EndedBy, Limits, Mount
 
 
 class Live(HeldLive):
@@ -36,6 +36,11 @@ class Live(HeldLive):
     async def warm(self) -> None:
         """Have it answer once before it is needed: the first request costs it most, in pages to be copied."""
         await self.channel.request("ping")
+
+    async def mount(self, mount: Mount, fd: int, *, bind: bool) -> None:
+        """Have the boot mount a directory of the host: `fd` is a mount, or what is to be bound."""
+        source = str(mount.source) if bind else None
+        await self.channel.request("mount", fd, target=mount.target, source=source, read_only=mount.read_only)
 
     async def limit_use(self, limits: Limits) -> None:
         """Bound its processor time and memory; a thread does it, since the kernel may take a while to move PID 1."""

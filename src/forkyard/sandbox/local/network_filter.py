@@ -24,8 +24,8 @@ _IPV4, _ARP = 0x0800, 0x0806
 _PASS, _DROP = 0xFFFFFFFF, 0
 
 
-def program(closed: Iterable[IPv4Network], open_: Iterable[IPv4Address]) -> bytes:
-    """Packet filter: ARP and IPv4 pass, but for packets to `closed` ranges that are not to an address in `open_`."""
+def packet_filter(closed: Iterable[IPv4Network], open_: Iterable[IPv4Address]) -> bytes:
+    """ARP and IPv4 pass, but for packets to `closed` ranges that are not to an address in `open_`."""
     steps = [(_LOAD_HALF, 0, 0, _TYPE_AT), (_EQUAL, 3, 0, _IPV4), (_EQUAL, 0, 1, _ARP), (_RETURN, 0, 0, _PASS)]
     steps += [(_RETURN, 0, 0, _DROP), (_LOAD_WORD, 0, 0, _TARGET_AT)]
     for address in open_:
@@ -36,7 +36,7 @@ def program(closed: Iterable[IPv4Network], open_: Iterable[IPv4Address]) -> byte
     return b"".join(struct.pack("=HBBI", *step) for step in [*steps, (_RETURN, 0, 0, _PASS)])
 
 
-def attach(pid: int, filter_: bytes) -> None:
+def attach_filter(pid: int, filter_: bytes) -> None:
     """Attach a filter to the interface that process `pid`, a child of ours, holds. Raises OSError."""
     pidfd = os.pidfd_open(pid)
     try:

@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from forkyard.errors import SandboxError, SandboxLost
+from forkyard.sandbox.held.channel import Channel
 from forkyard.sandbox.inside import PLACE
 from forkyard.sandbox.inside.kernel import NEWNET, NEWUSER
-from forkyard.sandbox.local import network_filter
-from forkyard.sandbox.local.channel import Channel
+from forkyard.sandbox.local.network_filter import attach_filter, packet_filter
 from forkyard.sandbox.network.addresses import NOT_PUBLIC
 
 PATIENCE = 15.0
@@ -135,7 +135,7 @@ def _command(net: int, watched: int, told: int) -> list[str]:
 
 def _keep_in(pid: int) -> None:
     try:
-        network_filter.attach(pid, network_filter.program(_closed_ways(), [ipaddress.IPv4Address(_NAME_SERVER)]))
+        attach_filter(pid, packet_filter(_closed_ways(), [ipaddress.IPv4Address(_NAME_SERVER)]))
     except OSError as err:
         raise SandboxError(f"no public network could be had: its interface takes no filter ({err})") from err
 

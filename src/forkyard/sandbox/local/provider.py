@@ -15,13 +15,15 @@ from forkyard.errors import ConfigError, SandboxError
 from forkyard.sandbox.common import default_home
 from forkyard.sandbox.findings import Finding
 from forkyard.sandbox.keeping import KeepPolicy, KeptDisk, keep_policy, told
-from forkyard.sandbox.local import hostimage, sweep
 from forkyard.sandbox.local.bounds import limit_features
 from forkyard.sandbox.local.box import SCRATCH, Origin
 from forkyard.sandbox.local.examine import examine, shifted_usr
-from forkyard.sandbox.local.host import HostImage
+from forkyard.sandbox.local.hostimage import HOST, HostImage
+from forkyard.sandbox.local.mounts import check_sources
 from forkyard.sandbox.local.sandbox import LocalSandbox, launched
 from forkyard.sandbox.local.store import Store
+from forkyard.sandbox.local.surviving import as_found, taken_over
+from forkyard.sandbox.local.sweep import sweep, sweep_unused
 from forkyard.sandbox.local.usage import Usage
 from forkyard.sandbox.local.yard import Yard
 from forkyard.sandbox.promises import check_spec
@@ -70,6 +72,7 @@ class YardProvider(ABC):
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A running sandbox from an image (see the protocol)."""
         check_spec(self.name, spec, self.features)
+        check_sources(spec.mounts)
         origin, image = await self._source(spec.image)
         config = replace(
             image,
@@ -77,7 +80,9 @@ class YardProvider(ABC):
             workdir=spec.workdir or image.workdir or "/",
             user=image.user if spec.user is None else spec.user,
         )
-        sandbox = await launched(self.yard, origin, spec.name, config, spec.limits)
+        sandbox = await launched(self.yard, origin, spec.name, config, spec.limits, mounts=spec.mounts)
+        if spec.survives:
+            sandbox.survive()
         return await sandbox.on_network(spec.network)
 
     async def open(self, id_or_name: str) -> Sandbox:
@@ -85,14 +90,15 @@ class YardProvider(ABC):
         box = self.store.find("sandbox", id_or_name)
         if box is None:
             raise ConfigError(f"there is no sandbox {id_or_name!r}; `forkyard sandbox ls` lists them")
-        if box.state != "stopped":
+        if as_found(self.store, box).state != "stopped":
             raise ConfigError(f"sandbox {id_or_name!r} is running in another process")
+        box = await taken_over(self.yard, box)
         self.store.touch(box)
-        return LocalSandbox(self.yard, box, Limits(), None)
+        return LocalSandbox(self.yard, box, box.survivor or Limits(), None)
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """Every sandbox of the store."""
-        return [box.info for box in self.store.all("sandbox")]
+        return [as_found(self.store, box).info for box in self.store.all("sandbox")]
 
     async def images(self) -> list[ImageInfo]:
         """Every image of the store."""
@@ -102,14 +108,14 @@ class YardProvider(ABC):
         """One image; "scratch" and "host" always exist."""
         if name == SCRATCH.image:
             return ImageInfo(name, _NOTHING, 0.0)
-        box = await self._host.box() if name == hostimage.NAME else self.store.find("image", name)
+        box = await self._host.box() if name == HOST else self.store.find("image", name)
         return box.image_info if box else None
 
     async def _source(self, image: str) -> tuple[Origin, ImageConfig]:
         """The disks and the configuration of an image; ConfigError when there is none."""
         if image == SCRATCH.image:
             return SCRATCH, _NOTHING
-        box = await self._host.box() if image == hostimage.NAME else self.store.find("image", image)
+        box = await self._host.box() if image == HOST else self.store.find("image", image)
         if box is None:
             raise ConfigError(
                 f"there is no image {image!r}: import one with `forkyard image import ARCHIVE {image}`, "
@@ -149,7 +155,7 @@ class YardProvider(ABC):
 
         Never a running one or one with a running fork, never an image.
         """
-        return await sweep.sweep_unused(self.yard, older_than)
+        return await sweep_unused(self.yard, older_than)
 
     async def keep_disk(self, sandbox: Sandbox, name: str, without_env: Collection[str] = ()) -> None:
         """Keep the disk of a stopped sandbox (see `KeepsDisks`)."""
@@ -160,11 +166,12 @@ class YardProvider(ABC):
     async def from_kept(self, name: str, spec: SandboxSpec) -> Sandbox:
         """A running sandbox on a fork of a kept disk (see `KeepsDisks`)."""
         check_spec(self.name, spec, self.features)
+        check_sources(spec.mounts)
         box = self.yard.kept.find(name)
         if box is None:
             raise ConfigError(f"there is no kept disk {name!r}: it was never kept, or was pruned")
         config = replace(box.config, env={**box.config.env, **spec.env}, workdir=spec.workdir or box.config.workdir)
-        sandbox = await launched(self.yard, box.origin, spec.name, config, spec.limits)
+        sandbox = await launched(self.yard, box.origin, spec.name, config, spec.limits, mounts=spec.mounts)
         return await sandbox.on_network(spec.network)
 
     async def kept_disks(self) -> list[KeptDisk]:
@@ -177,7 +184,7 @@ class YardProvider(ABC):
 
     async def sweep(self) -> list[str]:
         """Remove what dead owners left behind (see the protocol)."""
-        return await sweep.sweep(self.yard)
+        return await sweep(self.yard)
 
     async def close(self) -> None:
         """End every sandbox this process runs; stopped named ones stay."""
@@ -207,7 +214,11 @@ class LocalProvider(YardProvider):
             Feature.FORK,
             Feature.FORK_RUNNING,
             Feature.PAUSE,
+            Feature.SURVIVES,
             Feature.CHANGES,
+            Feature.MOUNTS,
+            Feature.PROCESSES,
+            Feature.TERMINALS,
         }
         if self.yard.many_users:
             kept.add(Feature.USERS)

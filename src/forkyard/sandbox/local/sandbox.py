@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from forkyard.errors import SandboxLost
+from forkyard.errors import SandboxError, SandboxLost
+from forkyard.sandbox.held.sandbox import HeldSandbox
+from forkyard.sandbox.local.apart import ApartSandbox, stand_apart
+from forkyard.sandbox.local.bounds import boot_limits
 from forkyard.sandbox.local.box import Box, Origin
-from forkyard.sandbox.local.held import HeldSandbox
 from forkyard.sandbox.local.live import Live
 from forkyard.sandbox.local.nameserver import NameServer
-from forkyard.sandbox.local.network import Outlet
+from forkyard.sandbox.local.outlet import LocalOutlet
+from forkyard.sandbox.local.surviving import let_survive
 from forkyard.sandbox.local.yard import Yard
-from forkyard.sandbox.network import NO_NETWORK
-from forkyard.sandbox.values import Change, ImageConfig, Limits, SandboxInfo
+from forkyard.sandbox.values import Change, ImageConfig, Limits, Mount, SandboxInfo
 
 
 class LocalSandbox(HeldSandbox[Live]):
     """A `Sandbox` over Linux namespaces: a box of a yard, and what lives of it while it runs."""
 
     def __init__(self, yard: Yard, box: Box, limits: Limits, live: Live | None) -> None:
-        super().__init__(box.config, limits.output_mb, Outlet(live.channel if live else None), live)
+        super().__init__(box.config, limits.output_mb, LocalOutlet(live.channel if live else None), live)
         self._yard = yard
         self.box = box
         self.limits = limits
@@ -45,13 +48,10 @@ class LocalSandbox(HeldSandbox[Live]):
                 "without subordinate ids (install uidmap and add a range to /etc/subuid and /etc/subgid)"
             )
 
-    async def _follow_network(self) -> None:
-        """Have names resolved where the network does it; without that it is cut."""
-        try:
-            await self._name_server.follow(self, self._outlet.name_server)
-        except BaseException:
-            await self._outlet.change(NO_NETWORK)
-            raise
+    async def _furnish(self) -> None:
+        """Have names resolved where the network does it."""
+        await super()._furnish()
+        await self._name_server.follow(self, self._outlet.name_server)
 
     async def _leave_network(self, live: Live) -> None:
         """Put back what the network replaced on the disk, when nothing runs any more that could be in the way."""
@@ -83,7 +83,33 @@ class LocalSandbox(HeldSandbox[Live]):
         return forked
 
     async def _fork_of(self, box: Box, name: str | None, copied: str | None = None) -> LocalSandbox:
-        return await launched(self._yard, box.origin, name, box.config, self.limits, copied=copied)
+        forked = await launched(self._yard, box.origin, name, box.config, self.limits, mounts=box.mounts, copied=copied)
+        if self.box.survivor is not None:
+            forked.survive()
+        return forked
+
+    def survive(self) -> None:
+        """Outlive the process that runs it from now on."""
+        self.box = let_survive(self._yard.store, self.box, self.limits)
+
+    async def apart(self, own: Sequence[str]) -> ApartSandbox | None:
+        """The same machine for commands that those running in it have no hold on (see `StandsApart`)."""
+        return await self._turns.whole(lambda: self._apart(own), unwanted=_closed)
+
+    async def _apart(self, own: Sequence[str]) -> ApartSandbox | None:
+        beneath = self._acting()
+        rlimits = boot_limits(self.limits, self._yard.controllers)["rlimits"]
+        live = await stand_apart(await self._yard.engine(), beneath, own, rlimits)
+        return None if live is None else ApartSandbox(self, live, self._allowance)
+
+    async def set_mounts(self, mounts: tuple[Mount, ...]) -> None:
+        """Have other mounts from the next start on (see `Remounts`)."""
+        async with self._turns.one:
+            self._open_still()
+            if self._live is not None:
+                raise SandboxError(f"sandbox {self.id[:12]} is running: stop it before it gets other mounts")
+            if mounts != self.box.mounts:
+                self.box = self._yard.store.set_mounts(self.box, mounts)
 
     async def changes(self) -> list[Change]:
         """What differs from the state this sandbox started from (see the protocol)."""
@@ -108,7 +134,7 @@ class LocalSandbox(HeldSandbox[Live]):
             await self._leave_network(self._live)
         await self._live.kill("it was stopped")
         await self._outlet.close()
-        if self.box.name:  # it can outlive this process, and then has to outlive the machine's power as well
+        if self.box.lasts:  # it can outlive this process, and then has to outlive the machine's power as well
             await asyncio.to_thread(self._yard.store.settle)
         self.box = self._yard.store.set_stopped(self.box)
         self._live, self._paused = None, False
@@ -142,13 +168,27 @@ class LocalSandbox(HeldSandbox[Live]):
         """The provider is closed: a stopped sandbox with a name stays."""
         async with self._turns.one:  # until what was begun is done
             pass
-        if self.box.name is None or self._live is not None:
+        if self.box.survivor is not None:
+            await self.stop()
+        elif self.box.name is None or self._live is not None:
             await self.close()
 
 
+async def _closed(apart: ApartSandbox | None) -> None:
+    if apart is not None:
+        await apart.close()
+
+
 async def launched(
-    yard: Yard, origin: Origin, name: str | None, config: ImageConfig, limits: Limits, *, copied: str | None = None
+    yard: Yard,
+    origin: Origin,
+    name: str | None,
+    config: ImageConfig,
+    limits: Limits,
+    *,
+    mounts: tuple[Mount, ...] = (),
+    copied: str | None = None,
 ) -> LocalSandbox:
     """A new running sandbox on the disks of an origin (see `Yard.launch`)."""
-    box, live = await yard.launch(origin, name, config, limits, copied=copied)
+    box, live = await yard.launch(origin, name, config, limits, mounts=mounts, copied=copied)
     return LocalSandbox(yard, box, limits, live)

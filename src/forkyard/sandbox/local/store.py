@@ -17,18 +17,16 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
-import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from forkyard.errors import ConfigError, SandboxError
-from forkyard.sandbox.local.box import SCHEMA, SELECT, Box, Origin, as_row, from_row
+from forkyard.sandbox.local.box import Box, Origin, mounts_text
 from forkyard.sandbox.local.home import Engines, prepare
 from forkyard.sandbox.local.idmap import IdMap
-from forkyard.sandbox.values import ImageConfig
+from forkyard.sandbox.local.rows import Rows
+from forkyard.sandbox.values import ImageConfig, Mount
 
 _VERSION = "1"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,69 +37,41 @@ def new_disk_id() -> str:
     return secrets.token_hex(4)
 
 
-class Store:
+class Store(Rows):
     """One process's handle on a home. Every method is one transaction."""
 
     def __init__(self, home: Path, ids: IdMap) -> None:
-        self.home = home.absolute()
-        prepare(self.home, ids)
-        self._db = sqlite3.connect(self.home / "forkyard.db", timeout=30, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.executescript(SCHEMA)
+        prepare(home.absolute(), ids)
+        super().__init__(home.absolute())
         self._check_settings(ids)
         self._engines = Engines(self.home)
         self.engine = self._engines.own
 
-    def close(self) -> None:
-        """Give up ownership of whatever this process still ran."""
-        self._db.close()
-        self._engines.close()
+    def close(self, *, tidy: bool) -> None:
+        """Give up ownership of whatever this process still ran; a sweep is needed when it is not `tidy`."""
+        self.db.close()
+        self._engines.close(tidy=tidy)
 
     def _check_settings(self, ids: IdMap) -> None:
         wanted = {"version": _VERSION, "ids": f"{ids.mode} of {ids.owner[0]}"}
         for key, value in wanted.items():
-            self._db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (key, value))
-            (found,) = self._db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
+            self.db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (key, value))
+            (found,) = self.db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
             if found != value:
                 raise ConfigError(
                     f"FORKYARD_HOME {self.home} was made with {key} {found!r}, this process has {value!r}: "
                     "use another FORKYARD_HOME, or remove that one"
                 )
 
-    @contextmanager
-    def _transaction(self, durable: bool = False) -> Iterator[list[str]]:
-        """All of the body or nothing of it; `durable` outlives a power cut.
-
-        Disks, or parts of them, whose paths the body puts into the list go to the trash after it, and are deleted in
-        the background. Killed in between, a disk is one that no row refers to. The other way round a row would refer
-        to none.
-        """
-        doomed: list[str] = []
-        try:
-            if durable:
-                self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield doomed
-                self._db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as err:
-            raise SandboxError(f"FORKYARD_HOME {self.home} cannot be written: {err}") from err
-        finally:
-            if durable:
-                with suppress(sqlite3.Error):  # the next one that must be durable says so again
-                    self._db.execute("PRAGMA synchronous = NORMAL")
-        for path in doomed:
-            with suppress(FileNotFoundError):  # it never came to a mount
-                (self.home / "disks" / path).rename(self.home / "trash" / secrets.token_hex(8))
-
     def add_running(
-        self, origin: Origin, box_id: str, name: str | None, config: ImageConfig, *, snapshot: bool = False
+        self,
+        origin: Origin,
+        box_id: str,
+        name: str | None,
+        config: ImageConfig,
+        *,
+        mounts: tuple[Mount, ...] = (),
+        snapshot: bool = False,
     ) -> Box:
         """A new running sandbox on the disks of an origin, whose row must still exist. ConfigError: the name is taken.
 
@@ -121,19 +91,13 @@ class Store:
             host=origin.host,
             config=config,
             stack=(*top, *origin.stack),
+            mounts=mounts,
         )
-        with self._transaction():
+        with self.transaction():
             if origin.box is not None:
-                box = replace(box, stack=(*top, *self._current(origin.box)))
-            self._insert(box)
+                box = replace(box, stack=(*top, *self.current_stack(origin.box)))
+            self.insert(box)
         return box
-
-    def _current(self, box: Box) -> tuple[str, ...]:
-        """The disks a box stands on now: somebody may have put one in the place of many."""
-        stack = self._stack(box.id)
-        if not stack and not self._db.execute("SELECT 1 FROM boxes WHERE id = ?", (box.id,)).fetchone():
-            raise ConfigError(f"{box.told} was removed meanwhile")
-        return stack
 
     def put_image(self, name: str, source: Box, config: ImageConfig) -> Box:
         """An image on the disks of a stopped sandbox, which are settled; one of the same name is replaced."""
@@ -151,24 +115,13 @@ class Store:
             config=config,
             stack=source.stack,
         )
-        with self._transaction(durable=True) as doomed:
-            box = replace(box, stack=self._current(source))
+        with self.transaction(durable=True) as doomed:
+            box = replace(box, stack=self.current_stack(source))
             old = self.find("image", name)
             if old:
-                self._delete(old, doomed)
-            self._insert(box)
+                self.delete(old, doomed)
+            self.insert(box)
         return box
-
-    def _insert(self, box: Box) -> None:
-        try:
-            self._db.execute("INSERT INTO boxes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", as_row(box))
-        except sqlite3.IntegrityError:
-            raise ConfigError(f"there is a {box.kind} named {box.name!r} already") from None
-        self._put_stack(box.id, box.stack)
-
-    def _put_stack(self, box: str, disks: Sequence[str]) -> None:
-        rows = [(box, position, disk) for position, disk in enumerate(disks)]
-        self._db.executemany("INSERT INTO stack VALUES (?, ?, ?)", rows)
 
     def settle(self) -> None:
         """Have everything written to disks reach the medium: they are written without care for a power cut.
@@ -184,13 +137,14 @@ class Store:
             os.close(fd)
 
     def set_stopped(self, box: Box) -> Box:
-        """The disk a sandbox wrote becomes the topmost of its stack. If it has a name, its disk has to be settled."""
+        """The disk a sandbox wrote becomes the topmost of its stack. If it lasts, its disk has to be settled."""
         assert box.disk is not None
-        with self._transaction(durable=box.name is not None) as doomed:
-            self._mark_stopped(box)
-            self._db.execute("DELETE FROM stack WHERE box = ?", (box.id,))
-            self._put_stack(box.id, (box.disk, *box.stack))
-            self._db.execute(
+        with self.transaction(durable=box.lasts) as doomed:
+            if not self._mark_stopped(box):  # somebody else did, who also found its owner dead
+                return self.now(box)
+            self.db.execute("DELETE FROM stack WHERE box = ?", (box.id,))
+            self.put_stack(box.id, (box.disk, *box.stack))
+            self.db.execute(
                 "INSERT INTO history VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET own = own + 1, used = excluded.used",
                 (box.id, time.time()),
             )
@@ -198,60 +152,59 @@ class Store:
                 doomed.append(f"{box.disk}/{work}")
         return self.now(box)
 
-    def _mark_stopped(self, box: Box) -> None:
-        owner = None if box.name else self.engine  # nobody else could ask for a nameless one: it goes with us
-        self._db.execute("UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ?", (owner, box.id))
+    def _mark_stopped(self, box: Box) -> bool:
+        owner = None if box.lasts else self.engine  # nobody else could ask for another: it goes with us
+        changed = self.db.execute(
+            "UPDATE boxes SET state = 'stopped', engine = ?, disk = NULL WHERE id = ? AND disk = ?",
+            (owner, box.id, box.disk),
+        )
+        return changed.rowcount == 1
+
+    def set_mounts(self, box: Box, mounts: tuple[Mount, ...]) -> Box:
+        """Other mounts for a stopped sandbox."""
+        with self.transaction():
+            self.db.execute("DELETE FROM mounts WHERE box = ?", (box.id,))
+            if mounts:
+                self.db.execute("INSERT INTO mounts VALUES (?, ?)", (box.id, mounts_text(mounts)))
+        return self.now(box)
 
     def touch(self, box: Box) -> None:
         """Note that a sandbox was used now."""
-        with self._transaction():
-            self._db.execute(
+        with self.transaction():
+            self.db.execute(
                 "INSERT INTO history VALUES (?, 0, ?) ON CONFLICT DO UPDATE SET used = excluded.used",
                 (box.id, time.time()),
             )
-
-    def remove_unused(self, since: float) -> list[Box]:
-        """Forget the stopped sandboxes with a name that were last used before `since` and have no running fork."""
-        with self._transaction() as doomed:
-            parents = {parent for (parent,) in self._db.execute("SELECT parent FROM boxes WHERE state = 'running'")}
-            found = [
-                box
-                for box in self.all("sandbox")
-                if box.state == "stopped" and box.name and box.used < since and box.id not in parents
-            ]
-            for box in found:
-                self._delete(box, doomed)
-        return found
 
     def add_draft(self, of: Box) -> Box:
         """Claim a new disk to put in the place of some `of` stands on, which are kept until the draft is removed."""
         box = replace(of, id=secrets.token_hex(16), kind="draft", name=None, state="running", engine=self.engine)
         box = replace(box, disk=new_disk_id(), parent=None, created=time.time())
-        with self._transaction():
-            box = replace(box, stack=self._current(of))
-            self._insert(box)
+        with self.transaction():
+            box = replace(box, stack=self.current_stack(of))
+            self.insert(box)
         return box
 
     def put_in_place(self, box: Box, draft: Box, position: int, count: int) -> Box:
         """Let the disk of a draft stand for `count` disks of a box; nothing is done if the box changed meanwhile.
 
-        If the box has a name, the disk has to be settled. The others are kept until the draft is removed.
+        If the box lasts, the disk has to be settled. The others are kept until the draft is removed.
         """
         assert draft.disk is not None
         stack = (*draft.stack[:position], draft.disk, *draft.stack[position + count :])
-        with self._transaction(durable=box.name is not None):
-            now = self._one("id = ?", box.id)
+        with self.transaction(durable=box.lasts):
+            now = self.one("id = ?", box.id)
             if now and now.stack == draft.stack and now.state == box.state:  # and nobody started it
-                self._db.execute("DELETE FROM stack WHERE box = ?", (box.id,))
-                self._put_stack(box.id, stack)
+                self.db.execute("DELETE FROM stack WHERE box = ?", (box.id,))
+                self.put_stack(box.id, stack)
                 if position < now.own:
-                    self._db.execute("UPDATE history SET own = own - ? WHERE box = ?", (count - 1, box.id))
+                    self.db.execute("UPDATE history SET own = own - ? WHERE box = ?", (count - 1, box.id))
         return self.now(box)
 
     def set_running(self, box: Box) -> Box:
         """A stopped sandbox gets a fresh disk and this process as its owner; ConfigError if somebody was faster."""
-        with self._transaction():
-            changed = self._db.execute(
+        with self.transaction():
+            changed = self.db.execute(
                 "UPDATE boxes SET state = 'running', engine = ?, disk = ? WHERE id = ? AND state = 'stopped'",
                 (self.engine, new_disk_id(), box.id),
             )
@@ -261,72 +214,36 @@ class Store:
 
     def never_ran(self, box: Box) -> Box:
         """A sandbox that was set running and did not come up is stopped again, on the disks it had."""
-        with self._transaction() as doomed:
+        with self.transaction() as doomed:
             self._mark_stopped(box)
             if box.disk:
                 doomed.append(box.disk)
         return self.now(box)
 
-    def now(self, box: Box) -> Box:
-        """The same sandbox or image as it is now; ConfigError when it was removed."""
-        found = self._one("id = ?", box.id)
-        if found is None:
-            raise ConfigError(f"{box.told} was removed meanwhile")
-        return found
-
-    def find(self, kind: str, name: str) -> Box | None:
-        """A sandbox by name or id, or an image by name."""
-        return self._one("kind = ? AND (name = ? OR (kind = 'sandbox' AND id = ?))", kind, name, name)
-
-    def all(self, kind: str) -> list[Box]:
-        """Every sandbox, or every image, oldest first."""
-        ids = self._db.execute("SELECT id FROM boxes WHERE kind = ? ORDER BY created, id", (kind,)).fetchall()
-        found = [self._one("id = ?", box_id) for (box_id,) in ids]
-        return [box for box in found if box is not None]
-
-    def _one(self, where: str, *values: str) -> Box | None:
-        row = self._db.execute(f"{SELECT} WHERE {where}", values).fetchone()
-        return None if row is None else from_row(row, self._stack(row[0]))
-
-    def _stack(self, box_id: str) -> tuple[str, ...]:
-        rows = self._db.execute("SELECT disk FROM stack WHERE box = ? ORDER BY position", (box_id,))
-        return tuple(disk for (disk,) in rows)
-
     def remove(self, box: Box) -> None:
         """Forget a row; disks nothing else stands on go to the trash."""
-        with self._transaction() as doomed:
-            self._delete(box, doomed)
-
-    def _delete(self, box: Box, doomed: list[str]) -> None:
-        disks = {disk for (disk,) in self._db.execute("SELECT disk FROM boxes WHERE id = ?", (box.id,)) if disk}
-        disks.update(self._stack(box.id))
-        self._db.execute("DELETE FROM boxes WHERE id = ?", (box.id,))
-        self._release(disks, doomed)
-
-    def _release(self, disks: Iterable[str], doomed: list[str]) -> None:
-        """Trash those of the disks that nothing refers to any more."""
-        for disk in sorted(disks):
-            used = self._db.execute(
-                "SELECT 1 FROM stack WHERE disk = ? UNION ALL SELECT 1 FROM boxes WHERE disk = ? LIMIT 1", (disk, disk)
-            ).fetchone()
-            if used is None:
-                doomed.append(disk)
+        with self.transaction() as doomed:
+            self.delete(box, doomed)
 
     def prune_images(self, prefix: str) -> list[str]:
         """Forget the images of a prefix whose topmost disk nothing but such images stands on; their names."""
-        with self._transaction() as doomed:
+        with self.transaction() as doomed:
             kept = {box.id: box for box in self.all("image") if (box.name or "").startswith(prefix)}
-            rows = self._db.execute("SELECT box, disk FROM stack").fetchall()
+            rows = self.db.execute("SELECT box, disk FROM stack").fetchall()
             needed = {disk for box_id, disk in rows if box_id not in kept}
             unneeded = [box for box in kept.values() if box.stack and box.stack[0] not in needed]
             for box in unneeded:
-                self._delete(box, doomed)
+                self.delete(box, doomed)
         return [box.name or "" for box in unneeded]
 
     def abandoned(self) -> list[Box]:
-        """Sandboxes, and disks in the making, whose owner is dead."""
-        boxes = [*self.all("sandbox"), *self.all("draft")]
-        return [box for box in boxes if box.engine and self._engines.is_dead(box.engine)]
+        """Sandboxes that do not outlive their owner, and disks in the making, whose owner is dead."""
+        boxes = [*(box for box in self.all("sandbox") if box.survivor is None), *self.all("draft")]
+        return [box for box in boxes if self.is_abandoned(box)]
+
+    def is_abandoned(self, box: Box) -> bool:
+        """Whether the process that ran a box is dead."""
+        return box.engine is not None and self._engines.is_dead(box.engine)
 
     def dead_engines(self) -> list[str]:
         """Engines whose process ended without cleaning up."""
@@ -338,8 +255,8 @@ class Store:
 
     def orphan_disks(self) -> list[str]:
         """Move disks that no row refers to into the trash; returns their ids."""
-        with self._transaction() as doomed:
-            known = {disk for (disk,) in self._db.execute("SELECT disk FROM stack UNION SELECT disk FROM boxes")}
+        with self.transaction() as doomed:
+            known = {disk for (disk,) in self.db.execute("SELECT disk FROM stack UNION SELECT disk FROM boxes")}
             found = [path.name for path in (self.home / "disks").iterdir() if path.name not in known]
             for disk in found:
                 doomed.append(disk)

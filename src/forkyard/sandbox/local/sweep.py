@@ -40,13 +40,13 @@ def _removed_unused(store: Store, since: float) -> list[Box]:
 
     One that outlives its owner is some server's, which knows whether it is used.
     """
-    with store._transaction() as doomed:
+    with store.transaction() as doomed:
         boxes = store.all("sandbox")
         parents = {box.parent for box in boxes if box.state == "running"}
         stopped = [box for box in boxes if box.state == "stopped" and box.name and box.survivor is None]
         found = [box for box in stopped if box.used < since and box.id not in parents]
         for box in found:
-            store._delete(box, doomed)
+            store.delete(box, doomed)
     return found
 
 

@@ -21,7 +21,7 @@ from forkyard.sandbox.local.kept import KeptDisks
 from forkyard.sandbox.local.live import Live
 from forkyard.sandbox.local.store import Store
 from forkyard.sandbox.local.usage import Usage, disks_of, shares
-from forkyard.sandbox.values import Change, ImageConfig, Limits
+from forkyard.sandbox.values import Change, ImageConfig, Limits, Mount
 from forkyard.values import MIB, new_id
 
 RESERVE = 2048 * MIB  # what kept disks leave free of the file system they lie on
@@ -97,7 +97,14 @@ class Yard:
         return None if self._engine is None else self._engine.shifted_usr
 
     async def launch(
-        self, origin: Origin, name: str | None, config: ImageConfig, limits: Limits, *, copied: str | None = None
+        self,
+        origin: Origin,
+        name: str | None,
+        config: ImageConfig,
+        limits: Limits,
+        *,
+        mounts: tuple[Mount, ...] = (),
+        copied: str | None = None,
     ) -> tuple[Box, Live]:
         """A new running sandbox on the disks of an origin.
 
@@ -105,7 +112,7 @@ class Yard:
         """
         if copied is None and origin.box is not None:
             origin = (await self.shallow(origin.box)).origin
-        box = self.store.add_running(origin, new_id(), name, config, snapshot=copied is not None)
+        box = self.store.add_running(origin, new_id(), name, config, mounts=mounts, snapshot=copied is not None)
         try:
             if copied is not None:
                 engine = await self.engine()
@@ -141,6 +148,8 @@ class Yard:
             live.group.limit_pids(limits)
             if limits.cpus is not None or limits.memory_mb is not None:
                 await live.limit_use(limits)
+            if box.mounts:
+                await engine.hand_over(live, box.mounts)
             await live.boot(
                 {
                     "disk": box.disk,
@@ -205,5 +214,5 @@ class Yard:
                 self._kept.settled()
         self._kept = None
         if self._store is not None:
-            self._store.close()
+            self._store.close(tidy=not self.controllers.groups_of(self._store.engine))
             self._store = self._groups = None

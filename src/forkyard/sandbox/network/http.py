@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from forkyard.sandbox.network.policy import is_host_name, literal
+from forkyard.sandbox.network.rules import comparable
 from forkyard.sandbox.network.streams import PIECE, OnBytes, Stream
 
 HEAD_LIMIT = 32 << 10
@@ -42,6 +44,8 @@ class Request:
     path: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     length: int | None
+    tls: bool = False  # it goes to its server in TLS
+    web_socket: bool = False  # it asks for one; known of requests that came in TLS alone
 
     @property
     def is_tunnel(self) -> bool:
@@ -52,15 +56,21 @@ class Request:
         """The head for the server: one host, one length, and the end of the connection after the answer."""
         lines = [
             self.method + b" " + self.path + b" HTTP/1.1",
-            b"Host: " + authority(self.host, self.port, 80).encode(),
+            b"Host: " + authority(self.host, self.port, 443 if self.tls else 80).encode(),
         ]
         lines += [name + b": " + value for name, value in self.headers]
         if self.length is None:
             lines.append(b"Transfer-Encoding: chunked")
         elif self.length or self.method in (b"POST", b"PUT", b"PATCH"):
             lines.append(b"Content-Length: %d" % self.length)
-        lines.append(b"Connection: close")
+        lines += [b"Connection: Upgrade", b"Upgrade: websocket"] if self.web_socket else [b"Connection: close"]
         return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def with_headers(self, headers: Iterable[tuple[str, str]]) -> Request:
+        """The same request with these headers in the place of its own of the same names."""
+        ours = tuple((name.encode(), value.encode()) for name, value in headers)
+        names = {comparable(name) for name, _ in ours}
+        return replace(self, headers=(*(each for each in self.headers if comparable(each[0]) not in names), *ours))
 
 
 def authority(host: str, port: int, default: int) -> str:
@@ -69,18 +79,23 @@ def authority(host: str, port: int, default: int) -> str:
     return name if port == default else f"{name}:{port}"
 
 
-async def read_request(reader: asyncio.StreamReader, first: bytes) -> Request | None:
-    """The next request, whose first byte was read already; None when the client went away. Raises BadRequestError."""
+async def read_request(
+    reader: asyncio.StreamReader, first: bytes, within: tuple[str, int] | None = None
+) -> Request | None:
+    """The next request, whose first bytes were read already; None when the client went away. Raises BadRequestError.
+
+    `within` is the host and port of the TLS connection it comes in; without it the request is one to a proxy.
+    """
     try:
         head = first + await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
         raise BadRequestError(f"a request's head may have {HEAD_LIMIT} bytes", 431) from None
     except asyncio.IncompleteReadError:
         return None
-    return parse(head)
+    return parse(head, within)
 
 
-def parse(head: bytes) -> Request:
+def parse(head: bytes, within: tuple[str, int] | None = None) -> Request:
     """A request's head, its last empty line included. Raises BadRequestError for all that could be read in two ways."""
     request_line, *lines = head[:-4].split(b"\r\n")
     parts = request_line.split(b" ")
@@ -91,12 +106,18 @@ def parse(head: bytes) -> Request:
         raise BadRequestError("the request's target holds characters that no address has")
     headers = [_header(line) for line in lines]
     length = _body_length(headers)
-    host, port, path = _tunnel(target) if method == b"CONNECT" else _absolute(target)
     named = {
         word.strip().lower() for name, value in headers if name.lower() == b"connection" for word in value.split(b",")
     }
     kept = tuple((name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP | named)
-    return Request(method, host, port, path, kept, length)
+    if within is None:
+        host, port, path = _tunnel(target) if method == b"CONNECT" else _absolute(target)
+        return Request(method, host, port, path, kept, length)
+    if method == b"CONNECT" or not target.startswith(b"/"):
+        raise BadRequestError("the request's target is no path")
+    wanted = [value.lower() for name, value in headers if name.lower() == b"upgrade"]
+    web_socket = wanted == [b"websocket"] and b"upgrade" in named and method == b"GET" and length == 0
+    return Request(method, *within, target.partition(b"#")[0], kept, length, tls=True, web_socket=web_socket)
 
 
 def _header(line: bytes) -> tuple[bytes, bytes]:
@@ -207,7 +228,10 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 def answer(status: int, reason: str) -> bytes:
     """An answer of the proxy itself."""
-    titles = {400: "Bad Request", 403: "Forbidden", 431: "Request Header Fields Too Large", 502: "Bad Gateway"}
+    titles = {
+        400: "Bad Request", 403: "Forbidden", 405: "Method Not Allowed", 431: "Request Header Fields Too Large",
+        502: "Bad Gateway",
+    }  # fmt: skip
     body = f"forkyard: {reason}\n".encode()
     head = (
         f"HTTP/1.1 {status} {titles[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"

@@ -11,6 +11,7 @@ from typing import Literal
 
 from forkyard.errors import ConfigError
 from forkyard.sandbox.network.addresses import Address, AddressRange, is_public
+from forkyard.sandbox.network.rules import Rule
 
 Mode = Literal["none", "allowlist", "public"]
 WEB_PORTS = frozenset({80, 443})  # what an entry without a port means
@@ -30,18 +31,23 @@ class Network:
     An entry is a name, "*.example.org" (what lies below it, not itself), an address, or a range as 10.0.0.0/8, and may
     end in ":port". What matches `block` is refused whatever else is said, and private, loopback and link-local
     addresses are refused, also behind an allowed name, unless an address or a range in `allow` covers them.
+
+    `rules` say what is done with requests on their way, the first that covers a host; they allow nothing by themselves.
+    `drain` names hosts; connections to them are waited for by who asks for it (`Drains`).
     """
 
     mode: Mode = "none"
     allow: tuple[str, ...] = ()
     block: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    drain: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in ("none", "allowlist", "public"):
             raise ConfigError(f"there is no network {self.mode!r}: write 'none', 'allowlist' or 'public'")
-        if self.mode == "none" and (self.allow or self.block):
+        if self.mode == "none" and (self.allow or self.block or self.rules or self.drain):
             raise ConfigError("network 'none' reaches no host: hosts have a meaning with 'allowlist' or 'public' only")
-        for entry in (*self.allow, *self.block):
+        for entry in (*self.allow, *self.block, *self.drain, *(rule.target for rule in self.rules)):
             _pattern(entry)
 
     def refuses_host(self, host: str, port: int) -> str | None:
@@ -67,6 +73,15 @@ class Network:
     def lists(self, address: Address, port: int) -> bool:
         """Whether an address or a range in `allow` covers this address."""
         return _covers(self.allow, str(address), port)
+
+    def rule_for(self, host: str, port: int) -> Rule | None:
+        """What is done with requests to this host."""
+        return next((rule for rule in self.rules if _pattern(rule.target).covers(host, port)), None)
+
+    def drains(self, host: str, port: int, address: Address | None) -> bool:
+        """Whether connections to this host, at this address, are waited for."""
+        places = (host,) if address is None else (host, str(address))
+        return any(_covers(self.drain, place, port, every_port=True) for place in places)
 
     def trusts_tunnel(self, host: str, port: int) -> bool:
         """Whether a tunnel to this host may carry anything; else it has to be TLS, made out to the same name.
@@ -98,6 +113,11 @@ class _Pattern:
             address = literal(host)
             return address is not None and address.version == self.addresses.version and address in self.addresses
         return host.endswith(f".{self.name}") if self.below else host == self.name
+
+
+def names_port(entry: str) -> bool:
+    """Whether an entry says at which port."""
+    return _pattern(entry).port is not None
 
 
 def literal(host: str) -> Address | None:

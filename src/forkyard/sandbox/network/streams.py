@@ -19,6 +19,7 @@ class Stream:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    beneath: Stream | None = None  # what this is the TLS in: a writer that nobody holds closes its connection
 
     def abort(self) -> None:
         """Close at once, dropping what was not sent yet."""
@@ -32,9 +33,12 @@ class Stream:
     async def part(self) -> None:
         """Close so that what was sent still arrives: input that nobody read would have the kernel drop it."""
         with suppress(OSError, TimeoutError):
-            if self.writer.can_write_eof():
-                self.writer.write_eof()
             async with asyncio.timeout(PARTING):
+                if not self.writer.can_write_eof():  # TLS, whose end is a message of its own
+                    self.writer.close()
+                    await self.writer.wait_closed()
+                    return
+                self.writer.write_eof()
                 while await self.reader.read(PIECE):
                     pass
         self.abort()

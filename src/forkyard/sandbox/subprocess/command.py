@@ -14,8 +14,45 @@ from forkyard.sandbox.tail import Listener, Tail
 from forkyard.sandbox.values import OnOutput, ProgramResult
 
 
-class Command:
-    """A started command. Raises OSError from its making when it cannot be executed."""
+class Child:
+    """A started command on streams of somebody's. Raises OSError from its making when it cannot be executed."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: int, streams: Sequence[int]) -> None:
+        self._ended = asyncio.Event()
+        self._process = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=f"/proc/self/fd/{cwd}",
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+            start_new_session=True,
+            umask=0o022,
+        )
+        self._pidfd = os.pidfd_open(self._process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._exited)
+
+    @property
+    def leader(self) -> int | None:
+        """The process, leader of a session of its own; None once it is gone and its number may be another's."""
+        return self._process.pid if self._process.returncode is None else None
+
+    async def ended(self) -> int:
+        """Its exit code, once it has ended."""
+        await self._ended.wait()
+        return self._process.returncode
+
+    def _exited(self) -> None:
+        self._process.wait()
+        self._ended.set()
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+class Command(Child):
+    """A command that is read as it writes, for one who waits for its end."""
 
     def __init__(
         self,
@@ -26,45 +63,34 @@ class Command:
         output_limit: int,
         on_output: OnOutput | None,
     ) -> None:
-        self._ended = asyncio.Event()
-        self._listener = Listener(on_output, self._ended.set)
-        self._outputs: list[Tail] = []
+        self._enough = asyncio.Event()
+        self._listener = Listener(on_output, self._enough.set)
+        self.outputs: list[Tail] = []
         theirs = []
         try:
             for name in ("stdout", "stderr"):
                 ours, write = os.pipe()
                 theirs.append(write)
-                self._outputs.append(Tail(ours, output_limit, self._listener.of(name)))
-            self._process = self._spawn(argv, env, cwd, stdin, theirs)
+                self.outputs.append(Tail(ours, output_limit, self._listener.of(name)))
+            with _as_file(stdin) as file:
+                super().__init__(argv, env, cwd, [file.fileno(), *theirs])
         except BaseException:
             self.close()
             raise
         finally:
             for fd in theirs:
                 os.close(fd)
-        self._pidfd = os.pidfd_open(self._process.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._exited)
-
-    @property
-    def leader(self) -> int | None:
-        """The process, leader of a session of its own; None once it is gone and its number may be another's."""
-        return self._process.pid if self._process.returncode is None else None
 
     @property
     def failed(self) -> bool:
         """Whether `on_output` raised: the command is to be ended."""
         return self._listener.error is not None
 
-    @property
-    def heard_out(self) -> bool:
-        """Whether nobody holds its output open any more."""
-        return not any(output.open for output in self._outputs)
-
     async def wait(self, timeout: float | None) -> bool:
         """Wait for the end of the command, or of its caller's patience; returns whether the deadline came first."""
         try:
             async with asyncio.timeout(timeout):
-                await self._ended.wait()
+                await self._enough.wait()
         except TimeoutError:
             return True
         return False
@@ -72,7 +98,7 @@ class Command:
     def finish(self, timed_out: bool = False) -> ProgramResult:
         """The result of a command that has ended or was killed. Raises what `on_output` raised."""
         self._exited()
-        (out, out_total), (err, err_total) = [(output.finish(), output.total) for output in self._outputs]
+        (out, out_total), (err, err_total) = [(output.finish(), output.total) for output in self.outputs]
         if self._listener.error:
             raise self._listener.error
         return ProgramResult(self._process.returncode, out, err, out_total, err_total, timed_out)
@@ -84,32 +110,12 @@ class Command:
 
     def close(self) -> None:
         """Stop reading what the command, or a child it left behind, writes."""
-        for output in self._outputs:
+        for output in self.outputs:
             output.close()
 
-    @staticmethod
-    def _spawn(
-        argv: Sequence[str], env: Mapping[str, str], cwd: int, stdin: bytes, outputs: Sequence[int]
-    ) -> subprocess.Popen[bytes]:
-        with _as_file(stdin) as file:
-            return subprocess.Popen(
-                argv,
-                env=env,
-                cwd=f"/proc/self/fd/{cwd}",
-                stdin=file,
-                stdout=outputs[0],
-                stderr=outputs[1],
-                start_new_session=True,
-                umask=0o022,
-            )
-
     def _exited(self) -> None:
-        self._process.wait()
-        self._ended.set()
-        if self._pidfd >= 0:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
+        super()._exited()
+        self._enough.set()
 
 
 def _as_file(data: bytes) -> BinaryIO:

@@ -12,8 +12,9 @@ from typing import Self
 from forkyard.errors import ConfigError
 from forkyard.sandbox.common import default_home
 from forkyard.sandbox.promises import check_spec
+from forkyard.sandbox.subprocess.ground import own_user
 from forkyard.sandbox.subprocess.processes import kill_tree
-from forkyard.sandbox.subprocess.sandbox import SubprocessSandbox, own_user, sandbox_marker
+from forkyard.sandbox.subprocess.sandbox import SubprocessSandbox, sandbox_marker
 from forkyard.sandbox.subprocess.store import Record, Store
 from forkyard.sandbox.values import Feature, SandboxInfo, SandboxSpec
 from forkyard.values import new_id
@@ -28,7 +29,7 @@ class SubprocessProvider:
     """
 
     name = "subprocess"
-    features = frozenset({Feature.FORK})
+    features = frozenset({Feature.FORK, Feature.PROCESSES})
 
     def __init__(self, home: Path | None = None) -> None:
         self._store = Store(home or default_home() / "subprocess")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
-import posixpath
-import pwd
 import socket
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
-from typing_extensions import Buffer
-
-from forkyard.errors import SandboxError, SandboxLost, TooLarge
+from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox.common import check_command, not_started, path_error
-from forkyard.sandbox.inside import archives, files, unpack
 from forkyard.sandbox.network import Network, Visit
-from forkyard.sandbox.subprocess.command import Command, check_machine
+from forkyard.sandbox.process import PipedProcess, over, piped
+from forkyard.sandbox.protocol import Process
+from forkyard.sandbox.subprocess.command import Child, Command, check_machine
+from forkyard.sandbox.subprocess.files import pull, push, read_file, write_file
+from forkyard.sandbox.subprocess.ground import Ground, check_user
 from forkyard.sandbox.subprocess.processes import kill_tree
 from forkyard.sandbox.subprocess.store import Record, Store
+from forkyard.sandbox.tail import Tail
 from forkyard.sandbox.values import (
     ARCHIVE_LIMIT,
     OUTPUT_LIMIT,
@@ -31,6 +29,7 @@ from forkyard.sandbox.values import (
     OnOutput,
     ProgramResult,
     SandboxInfo,
+    Terminal,
 )
 from forkyard.values import new_id
 
@@ -49,10 +48,12 @@ class SubprocessSandbox:
     def __init__(self, store: Store, record: Record, make: Callable[[Record], SubprocessSandbox]) -> None:
         self._store, self._record, self._make = store, record, make
         self._disk = store.disk(record.id)
+        self._ground = Ground(self._disk, record.workdir)
         self._closing = self.closed = False
         self._life = object()  # another one after every stop
-        self._commands: dict[str, Command] = {}
-        self._left_behind: list[Command] = []
+        self._commands: dict[str, Child] = {}
+        self._watches: set[asyncio.Task[None]] = set()  # one for each spawned process
+        self._left_behind: list[Tail] = []  # pipes that children of ended commands still hold
 
     @property
     def id(self) -> str:
@@ -63,6 +64,11 @@ class SubprocessSandbox:
     def info(self) -> SandboxInfo:
         """What a listing would say of it."""
         return self._record.info
+
+    @property
+    def directory(self) -> Path:
+        """Where its files lie (see `PlainDirectory`)."""
+        return self._disk
 
     async def run(
         self,
@@ -77,21 +83,14 @@ class SubprocessSandbox:
         on_output: OnOutput | None = None,
     ) -> ProgramResult:
         """Run a command on the host, in the directory that corresponds to `cwd`."""
-        self._require("running")
-        _check_user(user)
-        words = ["sh", "-c", argv] if isinstance(argv, str) else list(argv)
-        key, life = new_id(), self._life
-        variables = self._environment(env or {}) | {COMMAND_VARIABLE: key}
-        check_command(words, variables)
-        with self._root() as root:
-            there = self._enter(root, cwd)
+        words, variables, key = self._order(argv, env, user)
+        life = self._life
+        with self._ground.directory(cwd) as there:
             try:
                 command = Command(words, variables, there, stdin, output_limit, on_output)
             except OSError as err:
                 check_machine(err)
                 return not_started(words[0], err)
-            finally:
-                os.close(there)
         self._commands[key] = command
         try:
             timed_out = await command.wait(timeout)
@@ -106,55 +105,76 @@ class SubprocessSandbox:
             del self._commands[key]
         return self._settled(command, result, life)
 
+    async def spawn(
+        self,
+        argv: Sequence[str] | str,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: str | None = None,
+        user: str | None = None,
+        terminal: Terminal | None = None,
+    ) -> Process:
+        """Start a command on the host, in the directory that corresponds to `cwd`; it has no terminal."""
+        words, variables, key = self._order(argv, env, user)
+        if terminal is not None:
+            raise SandboxError("a subprocess sandbox has no terminals; use a provider with `terminals`")
+        with self._ground.directory(cwd) as there:
+            ours, theirs = piped()
+            try:
+                child = Child(words, variables, there, theirs)
+            except OSError as err:
+                ours.close()
+                check_machine(err)
+                return over(not_started(words[0], err))
+            finally:
+                for fd in theirs:
+                    os.close(fd)
+
+        async def kill() -> None:
+            self._end(child, key)
+
+        process = PipedProcess(ours, kill)
+        self._commands[key] = child
+        self._watches.add(watch := asyncio.get_running_loop().create_task(self._watch(child, key, process, self._life)))
+        watch.add_done_callback(self._watches.discard)
+        return process
+
+    async def _watch(self, child: Child, key: str, process: PipedProcess, life: object) -> None:
+        """See to the end of a spawned process."""
+        end: ProgramResult | SandboxError = self._lost()
+        try:
+            code = await child.ended()
+            end = ProgramResult(code) if life is self._life else end
+        finally:
+            del self._commands[key]
+            self._left_behind += process.ended(end)
+
+    def _order(
+        self, argv: Sequence[str] | str, env: Mapping[str, str] | None, user: str | None
+    ) -> tuple[list[str], dict[str, str], str]:
+        """The words of a command, its environment, and the key its processes are known by."""
+        self._require("running")
+        check_user(user)
+        words, key = ["sh", "-c", argv] if isinstance(argv, str) else list(argv), new_id()
+        variables = self._environment(env or {}) | {COMMAND_VARIABLE: key}
+        check_command(words, variables)
+        return words, variables, key
+
     async def read(self, path: str, max_bytes: int = READ_LIMIT) -> bytes:
         """The content of a regular file of the directory."""
-
-        def read(root: int) -> bytes:
-            with os.fdopen(files.open_for_read(root, self._path(path)), "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > max_bytes:
-                    raise TooLarge(f"{path} has {size} bytes, more than the limit of {max_bytes}")
-                return file.read(size)
-
-        return await self._at(path, read)
+        return await self._at(path, lambda root, inside: read_file(root, path, inside, max_bytes))
 
     async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a whole file: under another name first, so that nobody sees half of it."""
-
-        def write(root: int) -> None:
-            there, new = self._path(path), f".{new_id()}"
-            try:
-                with os.fdopen(files.open_for_write(root, there, mode, new), "wb") as file:
-                    file.write(data)
-                files.place(root, there, new, keep=True)
-            except BaseException:
-                files.place(root, there, new, keep=False)
-                raise
-
-        await self._at(path, write)
+        await self._at(path, lambda root, inside: write_file(root, inside, data, mode))
 
     async def pull(self, path: str, exclude: Sequence[str] = (), max_bytes: int = ARCHIVE_LIMIT) -> bytes:
         """A tar archive of a file or tree of the directory."""
-
-        def pull(root: int) -> bytes:
-            out = _Bounded(max_bytes, path)
-            archives.pull(root, self._path(path), list(exclude), out)
-            return out.getvalue()
-
-        return await self._at(path, pull)
+        return await self._at(path, lambda root, inside: pull(root, path, inside, exclude, max_bytes))
 
     async def push(self, archive: bytes, path: str = "/", *, layer: bool = False) -> None:
         """Unpack a tar archive into the directory `path`; everything in it belongs to this process's user."""
-
-        source = io.BytesIO(archive or bytes(1024))
-
-        def push(root: int) -> None:
-            try:
-                unpack.push(root, self._path(path), source, owners=False, layer=layer)
-            except (OSError, tarfile.TarError, ValueError) as err:
-                raise SandboxError(f"cannot push {path}: {err}") from err
-
-        await self._at(path, push)
+        await self._at(path, lambda root, inside: push(root, path, inside, archive, layer))
 
     async def listen(self, port: int) -> socket.socket:
         """Always SandboxError: there is no loopback of its own."""
@@ -244,37 +264,19 @@ class SubprocessSandbox:
         if self._closing:
             raise SandboxLost(f"sandbox {self.id} is closed")
 
-    async def _at(self, path: str, act: Callable[[int], T]) -> T:
-        """Do something with the open root, beside the event loop; errors of the host name `path`."""
+    async def _at(self, path: str, act: Callable[[int, str], T]) -> T:
+        """Do something with the open root and the path told from it, beside the event loop; errors name `path`."""
         self._require("running")
 
         def there() -> T:
-            with self._root() as root:
-                return act(root)
+            with self._ground.root() as root:
+                return act(root, self._ground.path(path))
 
         try:
             return await asyncio.to_thread(there)
         except OSError as err:
             self._require("running")  # if it was closed meanwhile, that is the error
             raise path_error(err, path) from err
-
-    @contextmanager
-    def _root(self) -> Iterator[int]:
-        """The directory that is this sandbox's "/", with its working directory made when missing."""
-        with files.root_at(str(self._disk)) as root:
-            os.close(files.make_directories(root, self._path(".")))
-            yield root
-
-    def _path(self, path: str) -> str:
-        return posixpath.normpath(posixpath.join("/", self._record.workdir, path))
-
-    def _enter(self, root: int, cwd: str | None) -> int:
-        directory = self._path(cwd or ".")
-        try:
-            return files.open_inside(root, directory, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as err:
-            told = OSError(err.errno, f"cannot run a command there: {err.strerror}")
-            raise path_error(told, cwd or directory) from err
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Nothing of the host's environment but PATH, without which the host's programs are not found."""
@@ -284,11 +286,14 @@ class SubprocessSandbox:
     def _settled(self, command: Command, result: ProgramResult, life: object) -> ProgramResult:
         if life is not self._life:
             command.close()
-            raise SandboxLost(f"sandbox {self.id} was stopped or closed while a command ran")
-        self._left_behind = [left for left in (*self._left_behind, command) if not left.heard_out]
+            raise self._lost()
+        self._left_behind = [tail for tail in (*self._left_behind, *command.outputs) if tail.open]
         return result
 
-    def _end(self, command: Command, key: str) -> None:
+    def _lost(self) -> SandboxLost:
+        return SandboxLost(f"sandbox {self.id} was stopped or closed while a command ran")
+
+    def _end(self, command: Child, key: str) -> None:
         kill_tree(f"{COMMAND_VARIABLE}={key}".encode(), command.leader)
 
     def _end_all(self) -> None:
@@ -307,30 +312,3 @@ class SubprocessSandbox:
 def sandbox_marker(sandbox_id: str) -> bytes:
     """What every process of a sandbox has in its environment."""
     return f"{SANDBOX_VARIABLE}={sandbox_id}".encode()
-
-
-def own_user() -> tuple[str, str]:
-    """Number and name of the user all commands run as."""
-    uid = os.getuid()
-    try:
-        return str(uid), pwd.getpwuid(uid).pw_name
-    except KeyError:  # a number without a name, as in many containers
-        return str(uid), str(uid)
-
-
-def _check_user(user: str | None) -> None:
-    if user is not None and user not in own_user():
-        raise ValueError(f"cannot run as {user!r}: commands of a subprocess sandbox run as {own_user()[1]}")
-
-
-class _Bounded(io.BytesIO):
-    """Takes an archive, up to a limit."""
-
-    def __init__(self, max_bytes: int, path: str) -> None:
-        super().__init__()
-        self._max_bytes, self._path = max_bytes, path
-
-    def write(self, data: Buffer, /) -> int:
-        if self.tell() + memoryview(data).nbytes > self._max_bytes:
-            raise TooLarge(f"{self._path} is larger than the limit of {self._max_bytes} bytes for an archive")
-        return super().write(data)

@@ -2,6 +2,7 @@
 
 | `[verifier.environment]`, or else `[environment]` | the sandbox | the tests |
 |---|---|---|
+| names no image, and there is tests/docker-compose.yaml | is the service main of that | are in it |
 | names no image, and there is tests/Dockerfile | is built from tests/ | are in it |
 | names no image | is built as the agent's was | are brought |
 | names the agent's image | starts from that | are brought |
@@ -11,17 +12,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from forkyard.errors import SandboxError, TaskError
 from forkyard.sandbox import Feature, Network, Sandbox
 from forkyard.task.data import TaskData
+from forkyard.task.directory.contradictions import VERIFIER_COMPOSE_FILE
 from forkyard.task.directory.healthcheck import wait_until_healthy
 from forkyard.task.directory.placing import TESTS, make_directories
 from forkyard.task.directory.resources import resources_of
 from forkyard.task.directory.task import DirectoryTask
 from forkyard.task.directory.verifier import ROOT, SYSTEM_PATH
+from forkyard.task.machine import Networks, Origin
 from forkyard.trace import Trace
 
 _CHMOD_SECONDS = 60.0
@@ -47,29 +49,25 @@ class ApartTask(DirectoryTask):
         return self
 
     @property
-    def compose_directory(self) -> None:
-        """A verifier's sandbox is one container."""
+    def origin(self) -> Origin:
+        """tests/ when no image is named and it holds a compose file or a Dockerfile, else environment/.
+
+        The agent's services are not the verifier's.
+        """
+        own, tests = self._environment, self.files.root / "tests"
+        compose = tests if own.docker_image is None and (self.files.root / VERIFIER_COMPOSE_FILE).is_file() else None
+        directory = tests if self._is_built_of_tests else self.files.root / "environment"
+        return self._made_from(compose, own.docker_image, directory, own.build_timeout_sec)
 
     @property
     def needs(self) -> frozenset[Feature]:
         """As the task's, but for its services."""
-        return super().needs - {Feature.COMPOSE}
-
-    @property
-    def build_context(self) -> Path | None:
-        """tests/ when it holds a Dockerfile, environment/ when not, and nothing when an image is named."""
-        if self._environment.docker_image is not None:
-            return None
-        return self.files.root / "tests" if self._is_built_of_tests else super().build_context
+        own = {Feature.COMPOSE} if self.origin.compose is not None else set()
+        return (super().needs - {Feature.COMPOSE}) | own
 
     @property
     def _is_built_of_tests(self) -> bool:
         return self._environment.docker_image is None and (self.files.root / "tests" / "Dockerfile").is_file()
-
-    @property
-    def build_seconds(self) -> float:
-        """`build_timeout_sec` of its own table."""
-        return self._environment.build_timeout_sec
 
     @property
     def network(self) -> Network | None:
@@ -79,14 +77,9 @@ class ApartTask(DirectoryTask):
         return TaskData(network_allow=self.toml.verifier_hosts).network
 
     @property
-    def setup_network(self) -> Network | None:
-        """None: one network for all of it."""
-        return None
-
-    @property
-    def verifier_network(self) -> Network | None:
-        """None: one network for all of it."""
-        return None
+    def networks(self) -> Networks:
+        """One for all of it."""
+        return Networks(self.network)
 
     def runtime_env(self) -> Mapping[str, str]:
         """`env` of its own table."""
@@ -99,9 +92,15 @@ class ApartTask(DirectoryTask):
             await wait_until_healthy(runtime, check, self.runtime_env())
 
     @property
+    def _image_told(self) -> str:
+        if self.origin.compose is not None:
+            return f"the service main of {VERIFIER_COMPOSE_FILE}"
+        return "tests/Dockerfile" if self._is_built_of_tests else f"the image {self._environment.docker_image}"
+
+    @property
     def _brings_tests(self) -> bool:
         same_image = self._environment.docker_image == self.toml.environment.docker_image
-        return same_image and not self._is_built_of_tests
+        return same_image and not self._is_built_of_tests and self.origin.compose is None
 
     async def stage_verifier(self, trace: Trace, runtime: Sandbox) -> None:
         """Put tests/ at /tests, unless the image is to hold them: then the script is made executable.
@@ -114,9 +113,8 @@ class ApartTask(DirectoryTask):
         try:
             await runtime.read(f"{TESTS}/test.sh")
         except (OSError, SandboxError) as err:
-            built = "tests/Dockerfile" if self._is_built_of_tests else f"the image {self._environment.docker_image}"
             raise NoTestsError(
-                f"{built} has no {TESTS}/test.sh, and a verifier's own image has to hold it: "
+                f"{self._image_told} has no {TESTS}/test.sh, and a verifier's own image has to hold it: "
                 "write `COPY . /tests/` into the Dockerfile it is built from"
             ) from err
         # COPY keeps the mode, and a checkout may have lost it. What cannot be done is told when the script is run.

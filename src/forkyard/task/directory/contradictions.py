@@ -12,7 +12,9 @@ from forkyard.task.directory.lines import Path as Key
 from forkyard.task.directory.problems import Reading, dotted, place
 from forkyard.task.directory.schema import ArtifactTable, CollectHook, Grading, TaskToml
 
-COMPOSE_FILE = "environment/docker-compose.yaml"
+COMPOSE_NAME = "docker-compose.yaml"
+COMPOSE_FILE = f"environment/{COMPOSE_NAME}"
+VERIFIER_COMPOSE_FILE = f"tests/{COMPOSE_NAME}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class TaskSource:
 
 def contradictions(source: TaskSource, reading: Reading) -> list[str]:
     """One sentence for each; `reading` says which keys were left out, about which nothing is said again."""
-    problems = [*_doubles(source), *_apart_in_steps(source)]
+    problems = [*_doubles(source), *_apart_in_steps(source), *_of_verifiers_containers(source)]
     if not reading.bad & {("environment",), ("environment", "docker_image")} and reading.toml is not None:
         problems += _no_image(source)
     if (source.root / COMPOSE_FILE).exists():
@@ -132,7 +134,26 @@ def _of_several_containers(source: TaskSource) -> list[str]:
 
 def _has_own_image(source: TaskSource) -> bool:
     own = source.toml.verifier_environment.docker_image is not None
-    return own or (source.root / "tests/Dockerfile").is_file()
+    return own or any((source.root / name).is_file() for name in ("tests/Dockerfile", VERIFIER_COMPOSE_FILE))
+
+
+def _of_verifiers_containers(source: TaskSource) -> list[str]:
+    """What the compose file of a separate verifier does not hold."""
+    path, toml = source.root / VERIFIER_COMPOSE_FILE, source.toml
+    if not path.exists() or toml.verifier.mode != "separate" or toml.verifier_environment.docker_image is not None:
+        return []
+    from forkyard.sandbox.docker.composefile import MAIN, services_in  # few tasks have one
+
+    try:
+        said = services_in(path).get(MAIN, {})
+    except ConfigError as err:
+        return list(err.problems)
+    if {"image", "build"} & said.keys() or (path.parent / "Dockerfile").is_file():
+        return []
+    return [
+        f"{path} has neither image nor build for the service {MAIN!r}, which is the verifier's; write one, or "
+        f"{path.parent / 'Dockerfile'}"
+    ]
 
 
 def _of_one_container(source: TaskSource) -> Iterator[str]:

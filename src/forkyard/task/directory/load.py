@@ -20,6 +20,7 @@ from forkyard.task.directory.stages import read_stages
 from forkyard.task.directory.task import DirectoryTask
 from forkyard.task.directory.variables import fill_in
 from forkyard.task.taskset import Taskset
+from forkyard.trace import Message
 from forkyard.values import MIB
 
 ARTIFACT_BYTES = 128 * MIB  # the format bounds them nowhere; they are held in memory
@@ -92,7 +93,7 @@ def load_task(path: str | Path, host: Mapping[str, str] | None = None) -> Direct
         raise ConfigError(*problems)
     notes = notes_of(root, toml, {stage.script: stage.flaw for stage in stages})
     notes += tuple(note for stage in stages for note in missing_evidence(toml, stage, files))
-    return DirectoryTask(_data(source, stages[0].instruction), toml, files, variables, notes, stages, reading.lines)
+    return DirectoryTask(_data(source, stages[0].prompt), toml, files, variables, notes, stages, reading.lines)
 
 
 def task_directories(root: Path) -> list[Path]:
@@ -111,14 +112,14 @@ def _looks_like_task(directory: Path) -> bool:
     return (directory / "instruction.md").exists() and any((directory / p).exists() for p in ("tests", "environment"))
 
 
-def _data(source: TaskSource, instruction: str) -> TaskData:
+def _data(source: TaskSource, prompt: str | list[Message]) -> TaskData:
     toml, environment = source.toml, source.toml.environment
     said = {} if toml.network is None else {"network_allow": toml.hosts_of(toml.agent)}
     return TaskData(
         id=source.root.resolve().name,
         name=toml.task.name if toml.task else source.root.resolve().name,
         description=(toml.task.description or None) if toml.task else None,
-        prompt=instruction,
+        prompt=prompt,
         image=environment.docker_image,
         workdir=environment.workdir,
         agent_user=toml.agent.user,

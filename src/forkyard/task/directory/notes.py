@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from forkyard.task.directory.contradictions import VERIFIER_COMPOSE_FILE
 from forkyard.task.directory.environment import Environment
-from forkyard.task.directory.schema import ArtifactTable, TaskToml
+from forkyard.task.directory.schema import DEFAULT_SCHEMA, ArtifactTable, TaskToml
 
 
 def flaw_of(script: bytes) -> str | None:
@@ -27,10 +28,15 @@ def notes_of(root: Path, toml: TaskToml, flaws: Mapping[str, str | None]) -> tup
     """One sentence for each thing a user should know before trusting the results; `flaws` are those of scripts."""
     environment = toml.environment
     notes = [f"{script}: {flaw}" for script, flaw in flaws.items() if flaw]
+    if not toml.schema_is_known:
+        notes.append(f"schema_version {toml.schema_name!r} is not known here: it is read as {DEFAULT_SCHEMA}")
     apart = toml.verifier.mode == "separate"
     if (root / "tests/Dockerfile").exists() and (not apart or toml.verifier_environment.docker_image):
         why = "an image is named for the verifier" if apart else "the verifier shares the sandbox"
         notes.append(f"tests_dockerfile_not_built: tests/Dockerfile is not built when {why}")
+    if (root / VERIFIER_COMPOSE_FILE).exists() and (not apart or toml.verifier_environment.docker_image):
+        why = "an image is named for the verifier" if apart else "the verifier shares the sandbox"
+        notes.append(f"{VERIFIER_COMPOSE_FILE} is not brought up when {why}")
     if toml.verifier.environment is not None and toml.verifier.mode == "shared":
         notes.append("verifier.environment is not used when the verifier shares the agent's sandbox")
     for table, name in ((environment, "environment"), (toml.verifier.environment, "verifier.environment")):

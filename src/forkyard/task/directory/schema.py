@@ -28,7 +28,7 @@ from forkyard.task.directory.table import Networked, NetworkMode, Several, Table
 
 DEFAULT_AGENT_TIMEOUT = 3600.0
 DEFAULT_SCHEMA = "1.4"
-_SCHEMAS = re.compile(r"1(?:\.[0-4](?:\.\d+)?)?")  # those that 1.4 can be read as
+_SCHEMAS = re.compile(r"1(?:\.[0-4](?:\.\d+)?)?")  # those that 1.4 is known to read
 
 Mode = Literal["shared", "separate"]
 
@@ -179,18 +179,6 @@ class TaskToml(Table):
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     multi_step_reward_mode: Any = None  # before 1.3; dropped
 
-    @field_validator("schema_version", "version")
-    @classmethod
-    def _readable(cls, value: str | None, info: ValidationInfo) -> str | None:
-        decided = info.field_name == "version" and info.data.get("schema_version") is not None
-        if value is not None and not decided and not _SCHEMAS.fullmatch(value):
-            raise ValueError(
-                f"is no version of the task format that is read here, which are 1.0 to {DEFAULT_SCHEMA}: "
-                f'write schema_version = "{DEFAULT_SCHEMA}" if the file keeps to it (a version of the task itself is '
-                "task.version)"
-            )
-        return value
-
     @property
     def reward_strategy(self) -> Literal["mean", "final"]:
         """How the rewards of steps become the task's."""
@@ -200,6 +188,11 @@ class TaskToml(Table):
     def schema_name(self) -> str:
         """`schema_version`, or the older `version`, or the newest known."""
         return self.schema_version or self.version or DEFAULT_SCHEMA
+
+    @property
+    def schema_is_known(self) -> bool:
+        """Whether the file is of a version that was known when this was written."""
+        return _SCHEMAS.fullmatch(self.schema_name) is not None
 
     @property
     def baseline(self) -> NetworkMode | None:

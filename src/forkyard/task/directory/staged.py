@@ -29,7 +29,7 @@ class StageTask(DirectoryTask):
         timeout = TaskTimeout(agent=part.agent_seconds, scoring=part.verifier.timeout_sec)
         said = {} if part.agent_network is None else {"network_allow": task.toml.hosts_of(part.agent)}
         data = task.with_data(
-            prompt=part.instruction,
+            prompt=part.prompt,
             agent_user=part.agent.user,
             artifacts=declared(part.artifacts),
             timeout=timeout.model_copy(update=task.data.timeout.model_dump(include={"setup", "finalize"})),
@@ -56,12 +56,12 @@ class StageTask(DirectoryTask):
             await wait_until_healthy(runtime, part.healthcheck, self.runtime_env())
 
     async def _run_setup(self, runtime: Sandbox) -> None:
-        command = ["bash", f"./{_SETUP}"]
+        command, seconds = ["bash", f"./{_SETUP}"], self.toml.environment.build_timeout_sec
         result = await runtime.run(
-            command, self.runtime_env(), cwd=self.data.workdir, user=self.data.agent_user, timeout=self.build_seconds
+            command, self.runtime_env(), cwd=self.data.workdir, user=self.data.agent_user, timeout=seconds
         )
         if not result.ok:
-            how = f"took over {self.build_seconds:g} s" if result.timed_out else f"exited {result.exit_code}"
+            how = f"took over {seconds:g} s" if result.timed_out else f"exited {result.exit_code}"
             said = printable(tail(self.secrets.hide(result.stdout + result.stderr).strip(), 500))
             raise TaskError(f"{posixpath.join(str(self.part.workdir), _SETUP)} {how}: {said}")
 
@@ -80,9 +80,7 @@ class DirectoryStages:
     @property
     def networks(self) -> set[Network | None]:
         """All that the sandbox is to reach at some time."""
-        tasks = [task for _, task in self.tasks]
-        asked = [(task.network, task.setup_network, task.verifier_network) for task in tasks]
-        return {network for each in asked for network in each if network is not None}
+        return {network for _, task in self.tasks for network in task.networks.asked}
 
     def goes_on(self, played: Sequence[Trace]) -> bool:
         """Whether the last one passes its gate; one that was never graded has passed none."""

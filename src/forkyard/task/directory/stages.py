@@ -25,6 +25,7 @@ from forkyard.task.directory.schema import (
     TaskToml,
     VerifierTable,
 )
+from forkyard.trace import Message, messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,14 @@ class Stage:
     workdir: str | None  # what is copied to the working directory before the agent acts
     setup: str | None  # what is then run there
     healthcheck: Healthcheck | None  # of a step; the environment's is waited for once, at the start
-    trajectory: str | None  # the conversation to go on with
+    so_far: tuple[Message, ...]  # the conversation to go on with
     artifacts: tuple[ArtifactTable, ...]  # /logs/artifacts of the agent's sandbox is always among them
     min_reward: Mapping[str, float]
+
+    @property
+    def prompt(self) -> str | list[Message]:
+        """What its agent begins with."""
+        return [*self.so_far, messages.user(self.instruction)] if self.so_far else self.instruction
 
     @property
     def agent_seconds(self) -> float:
@@ -103,7 +109,7 @@ def _stage(toml: TaskToml, files: TaskFiles, directory: str, step: StepTable | N
         workdir=workdir,
         setup=_present(root, f"{workdir}/setup.sh") if workdir else None,
         healthcheck=step.healthcheck if step else None,
-        trajectory=_present(root, _in(directory, "trajectory.json")),
+        so_far=_so_far(toml, root, directory, problems),
         artifacts=_artifacts(toml.artifacts + (step.artifacts if step else ())),
         min_reward=(step.min_reward or {}) if step else {},
     )
@@ -115,6 +121,17 @@ def _in(directory: str, name: str) -> str:
 
 def _present(root: Path, name: str) -> str | None:
     return name if (root / name).exists() else None
+
+
+def _so_far(toml: TaskToml, root: Path, directory: str, problems: list[str]) -> tuple[Message, ...]:
+    """The step's own conversation so far; the first one's may be the task's."""
+    first = not toml.steps or directory == f"steps/{toml.steps[0].name}"
+    for place in (directory, "") if first else (directory,):
+        if (path := root / _in(place, "trajectory.json")).is_file():
+            from forkyard.task.directory.trajectory import read_trajectory  # few tasks have one
+
+            return read_trajectory(path, problems)
+    return ()
 
 
 def _instruction(path: Path, problems: list[str]) -> str:

@@ -16,13 +16,13 @@ from forkyard.secrets import Secrets
 from forkyard.task.data import Artifact, TaskData
 from forkyard.task.directory.artifacts import declared
 from forkyard.task.directory.collecting import SCRIPT, Evidence, base_commit, make_ready
-from forkyard.task.directory.contradictions import COMPOSE_FILE, TaskSource
+from forkyard.task.directory.contradictions import COMPOSE_FILE, COMPOSE_NAME, TaskSource
 from forkyard.task.directory.files import TaskFiles
 from forkyard.task.directory.healthcheck import wait_until_healthy
 from forkyard.task.directory.judging import KEYS, asked_for, checked_overrides, judge_env, wants_model
 from forkyard.task.directory.lines import Path as Key
 from forkyard.task.directory.places import written_at
-from forkyard.task.directory.placing import TESTS, make_directories
+from forkyard.task.directory.placing import LOGS, TESTS, make_directories
 from forkyard.task.directory.reward import Verdict
 from forkyard.task.directory.schema import TaskToml
 from forkyard.task.directory.stages import Stage
@@ -31,6 +31,7 @@ from forkyard.task.directory.unsupported import machine_needs, refusals
 from forkyard.task.directory.variables import Variables
 from forkyard.task.directory.verifier import TestRun, facts_of, stage, verify
 from forkyard.task.judges.desk import verifier_endpoint
+from forkyard.task.machine import Networks, Origin
 from forkyard.task.staging import Staging
 from forkyard.task.task import Task
 from forkyard.task.toolset import ToolServer
@@ -48,6 +49,7 @@ class DirectoryTask(Task[TaskData]):
 
     NEEDS_CONTAINER = True
     collects_what_it_can = True
+    hidden_places = (TESTS, LOGS)
 
     def __init__(
         self,
@@ -99,41 +101,32 @@ class DirectoryTask(Task[TaskData]):
         return other
 
     @property
-    def build_context(self) -> Path | None:
-        """environment/ when it holds a Dockerfile and no image is named."""
+    def origin(self) -> Origin:
+        """environment/: its compose file, and its Dockerfile when no image is named there or in task.toml."""
         directory = self.files.root / "environment"
-        built = self.data.image is None and (directory / "Dockerfile").is_file()
-        return directory if built and not self.brings_image else None
+        compose = directory if (self.files.root / COMPOSE_FILE).exists() else None
+        return self._made_from(compose, self.data.image, directory, self.toml.environment.build_timeout_sec)
+
+    def _made_from(self, compose: Path | None, image: str | None, directory: Path, seconds: float) -> Origin:
+        """From `directory` when it holds a Dockerfile, and neither `image` nor the project in `compose` is one."""
+        has_image = False
+        if compose is not None:
+            from forkyard.sandbox.docker.composefile import brings_image  # few tasks are of several containers
+
+            has_image = brings_image(compose / COMPOSE_NAME)
+        built = image is None and not has_image and (directory / "Dockerfile").is_file()
+        return Origin(directory if built else None, compose, has_image, seconds)
 
     @property
-    def compose_directory(self) -> Path | None:
-        """environment/ when it holds a compose file."""
-        return self.files.root / "environment" if (self.files.root / COMPOSE_FILE).exists() else None
-
-    @property
-    def brings_image(self) -> bool:
-        """Whether the compose file has an image, or a build, for `main`."""
-        if self.compose_directory is None:
-            return False
-        from forkyard.sandbox.docker.composefile import brings_image  # few tasks are of several containers
-
-        return brings_image(self.files.root / COMPOSE_FILE)
-
-    @property
-    def services(self) -> tuple[str, ...]:
-        """Those that hooks and artifacts name."""
+    def services(self) -> Mapping[str, Sequence[Artifact]]:
+        """Those that hooks and `artifacts` name."""
         named = [hook.service for hook in self.part.verifier.collect]
         named += [entry.service for entry in self.part.artifacts if entry.service is not None]
-        return tuple(dict.fromkeys(name for name in named if name != "main"))
-
-    def artifacts_of(self, service: str) -> tuple[Artifact, ...]:
-        """Of `artifacts`."""
-        return declared((entry for entry in self.part.artifacts if entry.service == service), service)
-
-    @property
-    def build_seconds(self) -> float:
-        """`[environment] build_timeout_sec`."""
-        return self.toml.environment.build_timeout_sec
+        return {
+            name: declared((entry for entry in self.part.artifacts if entry.service == name), name)
+            for name in dict.fromkeys(named)
+            if name != "main"
+        }
 
     @property
     def part(self) -> Stage:
@@ -161,17 +154,12 @@ class DirectoryTask(Task[TaskData]):
     def unplayable(self) -> tuple[str, ...]:
         """What of the format it uses that this version cannot play."""
         source = TaskSource(self.files.root, self.toml, self._lines)
-        return refusals(self.toml, self.files.root, source.at)
+        return refusals(self.toml, source.at)
 
     @property
-    def setup_network(self) -> Network | None:
-        """`[environment]`'s, where `[agent]` says another."""
-        return self._network_in(self.toml.environment)
-
-    @property
-    def verifier_network(self) -> Network | None:
-        """`[verifier]`'s, or else `[environment]`'s, where `[agent]` says another."""
-        return self._network_in(self.part.verifier)
+    def networks(self) -> Networks:
+        """`[environment]`'s and `[verifier]`'s (or else `[environment]`'s), where `[agent]` says another."""
+        return Networks(self.network, self._network_in(self.toml.environment), self._network_in(self.part.verifier))
 
     def _network_in(self, phase: Networked) -> Network | None:
         if self.toml.network is None:
@@ -187,12 +175,13 @@ class DirectoryTask(Task[TaskData]):
     @property
     def tool_servers(self) -> Mapping[str, ToolServer]:
         """`[[environment.mcp_servers]]`."""
-        return {
-            server.name: ToolServer(
-                server.url or "", server.transport, server.headers, server.command or "", server.args
-            )
-            for server in self.toml.environment.mcp_servers
-        }
+        servers = {}
+        for server in self.toml.environment.mcp_servers:
+            secrets = self._variables.headers.get(server.name, {})
+            plain = {name: text for name, text in server.headers.items() if name not in secrets}
+            url, command = server.url or "", server.command or ""
+            servers[server.name] = ToolServer(url, server.transport, plain, command, server.args, secrets)
+        return servers
 
     def runtime_env(self) -> Mapping[str, str]:
         """`[environment.env]`."""
@@ -231,7 +220,7 @@ class DirectoryTask(Task[TaskData]):
         workdir = self.data.workdir or "."
         await make_directories(runtime, workdir)
         directory = self.files.root / "environment"
-        alone = self.compose_directory is None
+        alone = self.origin.compose is None
         if alone and self.data.image and directory.is_dir() and not (directory / "Dockerfile").is_file():
             archive = await asyncio.to_thread(self.files.pack, "environment")
             await runtime.push(archive, workdir)
@@ -294,7 +283,7 @@ class DirectoryTask(Task[TaskData]):
             script=f"{TESTS}/{posixpath.basename(self.part.script)}",
             user=verifier.user,
             workdir=self.data.workdir,
-            beside=trace.verifier.get("mode") == "shared",
+            beside=trace.verifier.get("mode") == "shared" and _within_reach(trace),
             other_user=self.data.agent_user not in _ROOT,
             flaw=self.part.flaw,
             secrets=self.secrets,
@@ -310,6 +299,11 @@ class DirectoryTask(Task[TaskData]):
         if wants_model(written):
             env |= judge_env(written, await verifier_endpoint(runtime))
         return env
+
+
+def _within_reach(trace: Trace) -> bool:
+    """Whether processes of the agent may be alive that have a hold on the verifier's."""
+    return bool(trace.verifier.get("left_running", True)) and not trace.verifier.get("apart", False)
 
 
 def record_verdict(trace: Trace, verdict: Verdict) -> None:

@@ -7,12 +7,16 @@ line here. What only some providers can do is no part of this: a task says it as
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from forkyard.sandbox import Feature
 from forkyard.task.directory.contradictions import COMPOSE_FILE
 from forkyard.task.directory.schema import TaskToml
+from forkyard.task.directory.templates import is_filled_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +28,30 @@ class _Key:
     feature: str
 
 
-def _with_credentials(toml: TaskToml) -> bool:
-    return any("${" in text for server in toml.environment.mcp_servers for text in server.headers.values())
+def _with_credentials_inside(toml: TaskToml) -> bool:
+    return any(
+        _is_beside(server.url or "") and any(map(is_filled_in, server.headers.values()))
+        for server in toml.environment.mcp_servers
+    )
+
+
+def _is_beside(url: str) -> bool:
+    """Whether a URL leads to the sandbox itself, or a service beside it."""
+    name = urlsplit(url).hostname or ""
+    with suppress(ValueError):
+        return ip_address(name).is_loopback
+    return "." not in name or name.endswith(".localhost")
 
 
 KEYS = (
-    # What the host's variables hold would have to lie in the sandbox.
-    _Key("environment.mcp_servers", _with_credentials, "tool servers with credentials of the host"),
+    # Who serves there works in the sandbox, and would read them.
+    _Key("environment.mcp_servers", _with_credentials_inside, "credentials of the host for a tool server inside"),
 )
-FILES = {
-    "trajectory.json": "a conversation to continue",
-}
 
 
-def refusals(toml: TaskToml, root: Path, place: Callable[..., str]) -> tuple[str, ...]:
+def refusals(toml: TaskToml, place: Callable[..., str]) -> tuple[str, ...]:
     """One sentence for each feature that is asked for; `place` says where a key was written."""
     asked = [f"{place(*item.key.split('.'))} asks for {item.feature}" for item in KEYS if item.asked(toml)]
-    asked += [f"{root / name} asks for {feature}" for name, feature in FILES.items() if (root / name).exists()]
     return tuple(f"{request}, which this version cannot run yet" for request in asked)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -14,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from . import HERE
 
 if TYPE_CHECKING:
-    from forkyard.sandbox.inside import kernel, oom, pid1, rootfs, routes, wire
+    from forkyard.sandbox.inside import beside, kernel, oom, pid1, rootfs, routes, wire
 else:
-    from inside import kernel, oom, pid1, rootfs, routes, wire
+    from inside import beside, kernel, oom, pid1, rootfs, routes, wire
 
 MEETING = f"{HERE}/run/agent"
 _PUT_BY_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 _HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-_SET_CHILD_SUBREAPER = 36
 _LARGEST = 1 << 20
 
 __all__ = ["main", "routes"]  # the latter for who closes the ways out of a container
@@ -58,43 +56,26 @@ class Agent(pid1.Pid1):
 
     def _boot(self, message: dict[str, Any]) -> None:
         _uncover(message["volumes"])
+        for target, read_only in message["mounts"]:
+            with suppress(PermissionError):  # where the machine forbids it, no new privileges and no devices must do
+                kernel.confine(target, read_only)
         self._oom_score = oom.open_score() if message["full_memory"] else None
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), min(rootfs.OPEN_FILES, hard)))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for name, value in message["rlimits"].items():
-            kind = getattr(resource, name)
-            _, hard = resource.getrlimit(kind)
-            most = value if hard < 0 else min(value, hard)
-            resource.setrlimit(kind, (most, most))
+        rootfs.set_limits(message["rlimits"])
         kernel.drop_bounding_set(rootfs.CAPABILITIES)
-        kernel.keep_capabilities(rootfs.CAPABILITIES)
-        kernel.no_new_privileges()
-        kernel.install_filter(rootfs.FILTER)
-        kernel.set_dumpable(False)
+        rootfs.give_up_rights()
 
 
-class Companion(pid1.Pid1):
+class Companion(beside.Beside):
     """The same beside a service: what Docker gave the container stays as it is, and so do the service's processes."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock)
-        self._unmarked = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[0]
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "no reaper of orphans")
 
     def _steer(self, message: dict[str, Any]) -> None:
         if message["op"] != "boot":
             super()._steer(message)
         else:
             kernel.set_dumpable(False)
-
-    def _start(self, message: dict[str, Any], fds: list[int]) -> int:
-        try:
-            return super()._start(message, fds)
-        finally:  # with the mark of a command it would be killed with that
-            resource.setrlimit(resource.RLIMIT_MSGQUEUE, (self._unmarked, self._highest_tag))
 
 
 def _uncover(volumes: list[str]) -> None:

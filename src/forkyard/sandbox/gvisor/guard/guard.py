@@ -19,16 +19,16 @@ from . import cell, runsc
 from .lineage import Lineage
 
 if TYPE_CHECKING:
-    from forkyard.sandbox.inside import pid1, rootfs, spawner, users
+    from forkyard.sandbox.inside import mounts, pid1, rootfs, spawner, starting, users
 else:
-    from inside import pid1, rootfs, spawner, users
+    from inside import mounts, pid1, rootfs, spawner, starting, users
 
 START_TIMEOUT = 60.0
 _MESSAGE = 1 << 16
 _AT_ONCE = 8  # calls of runsc
 _ROUNDS = 100
 _SAID = "/run/said"
-_REFUSED = frozenset({"clear", "listen", "connect", "namespaces", "halt"})
+_REFUSED = frozenset({"clear", "listen", "connect", "terminal", "namespaces", "halt"})
 _ALL_CAPABILITIES = frozenset(range(64))
 
 
@@ -101,6 +101,7 @@ class Guard(pid1.Pid1):
 
     def _boot(self, message: dict[str, Any]) -> None:
         rootfs.mount_disk(message)
+        mounts.attach(self._mounts, rootfs.ROOT)
         cell.enter(self._program)
         cell.write_bundle(message["hostname"])
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, cell.tmp_in_use():
@@ -117,10 +118,9 @@ class Guard(pid1.Pid1):
         request, argv, env = message["id"], message["argv"], dict(message["env"])
         with cell.inside():
             account = users.find(message["user"]) if message["user"] else users.Account(0, 0, "/root", [])
-            pid1.enter(message["cwd"])
-            pid1.find(argv[0], env.get("PATH", os.defpath))
+            starting.enter(message["cwd"])
+            starting.find(argv[0], env.get("PATH", os.defpath))
         env.setdefault("HOME", account.home)
-        self._tag(request)
         described, log, number = _files(request)
         ids = (account.uid, account.gid, tuple(account.groups))
         cell.write(described, cell.process(argv, env, message["cwd"], ids))

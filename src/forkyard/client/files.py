@@ -1,0 +1,97 @@
+"""Files into a sandbox and out of it: by a command that reads or writes them, so it takes sh, cat and mkdir inside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from forkyard.client.processes import expected, frame, process_socket, said, started
+from forkyard.client.talk import Talk
+from forkyard.client.values import FileTransferError
+from forkyard.client.verbs import verb
+from forkyard.wire import ClosedError
+
+_PIECE = 256 << 10
+_PUT = (
+    'set -e; mkdir -p -- "$PARENT"; trap \'rm -f -- "$TEMP"\' EXIT; cat > "$TEMP"; chmod "$MODE" "$TEMP"; '
+    'mv -f -- "$TEMP" "$TARGET"; trap - EXIT'
+)
+_GET = 'exec cat < "$SOURCE"'
+
+
+class Files:
+    """The files of one sandbox."""
+
+    def __init__(self, talk: Talk, sandbox_id: str) -> None:
+        self._talk = talk
+        self._sandbox_id = sandbox_id
+
+    @verb
+    async def upload_file(self, local: str | os.PathLike[str], remote: str, *, mode: int | None = None) -> None:
+        """Copy a file of this machine to an absolute path inside, whole or not at all; its mode unless one is given.
+
+        FileTransferError; OSError when the local one cannot be read.
+        """
+        _check(remote)
+        with await asyncio.to_thread(Path(local).open, "rb") as file:
+            bits = os.fstat(file.fileno()).st_mode & 0o7777 if mode is None else mode
+            parent = remote.rpartition("/")[0] or "/"
+            env = {
+                "PARENT": parent,
+                "TARGET": remote,
+                "TEMP": f"{parent.rstrip('/')}/.forkyard-{secrets.token_hex(8)}",
+                "MODE": f"{bits:o}",
+            }
+            process = await started(self._talk, self._sandbox_id, _PUT, env)
+            try:
+                with suppress(ClosedError):  # it has ended: its end says why
+                    while piece := await asyncio.to_thread(file.read, _PIECE):
+                        await process.send_input.aio(piece)
+                    await process.close_stdin.aio()
+                ended = await process.wait.aio()
+            finally:
+                await process.disconnect.aio()
+        if not ended.ok:
+            raise FileTransferError(f"{remote} was not written: {ended.stderr[-1000:].strip() or ended.status}")
+
+    @verb
+    async def download_file(self, remote: str, local: str | os.PathLike[str]) -> None:
+        """Copy a file inside, by its absolute path, to this machine, whole or not at all. FileTransferError."""
+        _check(remote)
+        target = Path(local)
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            with await asyncio.to_thread(draft.open, "xb") as file:
+                await self._fetch(remote, file)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    async def _fetch(self, remote: str, file: BinaryIO) -> None:
+        first = {"type": "start", "command": _GET, "terminal": False, "env": {"SOURCE": remote}}
+        errors, cursor = b"", 0
+        async with process_socket(self._talk, self._sandbox_id) as socket:
+            await said(socket, first, "started")
+            await socket.send(json.dumps({"type": "close_stdin"}))
+            while isinstance(message := await socket.receive(), bytes):
+                stream, data, moved = frame(message, cursor)
+                if moved is not None and moved != len(data):
+                    raise FileTransferError(f"{remote} came too slowly: a part of it was lost")
+                cursor += len(data)
+                if stream == "stdout":
+                    await asyncio.to_thread(file.write, data)
+                else:
+                    errors = (errors + data)[-1000:]
+            end = expected(message, "exit")
+        if end.get("status") != "completed" or end.get("exit_code") != 0:
+            raise FileTransferError(f"{remote} was not read: {errors.decode(errors='replace').strip()}")
+
+
+def _check(remote: str) -> None:
+    if not remote.startswith("/") or remote.endswith("/") or "\0" in remote:
+        raise ValueError(f"{remote!r} is not the absolute path of a file in a sandbox")

@@ -1,0 +1,110 @@
+"""One definition of a verb for both kinds of programs: it is async, runs in a loop of its own, and is waited for.
+
+    sandbox.exec("true")              # blocks
+    await sandbox.exec.aio("true")    # does not
+
+All of it runs in one thread of this process, so that both may use one object, from any thread and any event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Background:
+    """The loop of the verbs, in a thread that begins with the first of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, which runs."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="forkyard", daemon=True).start()
+            return self._loop
+
+    @property
+    def running(self) -> bool:
+        """Whether there is one."""
+        return self._loop is not None
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have it done there, and wait for it; whoever is interrupted meanwhile cancels it."""
+        if threading.current_thread().name == "forkyard" and _running() is self._loop:
+            work.close()
+            raise RuntimeError("a verb that blocks was called where verbs run: await its .aio(...)")
+        doing = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return doing.result()
+        except BaseException:
+            doing.cancel()
+            raise
+
+    async def done(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same for a program with a loop of its own."""
+        if _running() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def forget(self) -> None:
+        """In a child of a fork there is no such thread."""
+        self._lock = threading.Lock()
+        self._loop = None
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+BACKGROUND = Background()
+os.register_at_fork(after_in_child=BACKGROUND.forget)
+
+
+class Verb(Generic[P, T]):
+    """Called, it blocks until it is done; `aio` is the same to be awaited."""
+
+    def __init__(self, call: Callable[P, Coroutine[Any, Any, T]]) -> None:
+        self._call = call
+        self.__doc__ = call.__doc__
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> T:
+        """It, blocking."""
+        return BACKGROUND.wait(self._call(*args, **options))
+
+    async def aio(self, *args: P.args, **options: P.kwargs) -> T:
+        """It, to be awaited."""
+        return await BACKGROUND.done(self._call(*args, **options))
+
+
+class verb(Generic[S, P, T]):
+    """Makes a method that is async a `Verb`."""
+
+    def __init__(self, call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> None:
+        self.call = call
+
+    @overload
+    def __get__(self, on: None, owner: type[Any]) -> verb[S, P, T]: ...
+    @overload
+    def __get__(self, on: S, owner: type[Any]) -> Verb[P, T]: ...
+    def __get__(self, on: S | None, owner: type[Any]) -> verb[S, P, T] | Verb[P, T]:
+        if on is None:
+            return self
+        bound = partial(self.call, on)
+        bound.__doc__ = self.call.__doc__
+        return Verb(bound)

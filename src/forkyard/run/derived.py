@@ -1,0 +1,42 @@
+"""A run that takes its rollouts from another one, which is not touched: it scores them again, or grades them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from forkyard.errors import ConfigError
+from forkyard.run.plan import Plan, check_name, plan_of, read_plan
+from forkyard.values import counted, first_names
+
+Action = Literal["replay", "regrade"]
+_PLAYED_ALONE = ("single-agent", "isolated-verifier")
+_DONE = {"replay": "replayed", "regrade": "graded again"}
+_NAME_KEPT = 150  # characters of the source's name
+
+
+def derived(action: Action, source: Path, run: str | None, out: Path, **others: Any) -> tuple[Plan, Plan]:
+    """The plan of the run in `source`, and of the new one, without its tasks; `others` are fields of that.
+
+    Raises ConfigError for a run that has no such successor, and for fields that are not what they may be.
+    """
+    before = read_plan(source)
+    if before.env not in _PLAYED_ALONE:
+        raise ConfigError(
+            f"run {before.run} was played by the env {before.env}, whose agents' traces are scored together: only runs "
+            f"of {' and '.join(_PLAYED_ALONE)} can be {_DONE[action]}"
+        )
+    kept = before.model_dump(exclude={"created", "forkyard"})
+    name = run if run is not None else f"{before.run[:_NAME_KEPT]}--{action}--{secrets.token_hex(4)}"
+    check_name(name)
+    fresh = {"run": name, "out": out, "directory": None, "tasks": {}, "source": source.absolute(), "action": action}
+    return before, plan_of(**{**kept, **fresh, **others})
+
+
+def changes(plan: Plan, before: Plan) -> Iterator[str]:
+    """Which tasks are no longer what they were, if any."""
+    changed = [name for name, task in plan.tasks.items() if before.tasks[name].digest != task.digest]
+    if changed:
+        yield f"changed since run {before.run}: {counted(len(changed), 'task')}: {first_names(changed)}"

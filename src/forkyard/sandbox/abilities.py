@@ -1,0 +1,44 @@
+"""What some sandboxes can do, or are, beyond the protocol: `isinstance` tells which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from forkyard.sandbox.protocol import Sandbox
+from forkyard.sandbox.values import Mount
+
+
+@runtime_checkable
+class StandsApart(Protocol):
+    """A sandbox beside whose processes others can be started that they cannot reach."""
+
+    async def apart(self, own: Sequence[str]) -> Sandbox | None:
+        """The same machine for commands apart; None where the kernel cannot keep them so.
+
+        What they see is this sandbox, its processes and network among it, but for the directories `own`, which are
+        theirs alone and empty at first. Nobody who was there before can signal or trace them, or see what is in `own`;
+        the other way round they can. Closing it ends what was started there, and nothing else; the sandbox cannot be
+        stopped or forked by it, nor paused or forked meanwhile. SandboxError when it cannot be made.
+        """
+        ...
+
+
+@runtime_checkable
+class Remounts(Protocol):
+    """A sandbox whose mounts can be others at its next start."""
+
+    async def set_mounts(self, mounts: tuple[Mount, ...]) -> None:
+        """Have these mounts, and no others, from the next start on, forks too. SandboxError unless it is stopped."""
+        ...
+
+
+@runtime_checkable
+class PlainDirectory(Protocol):
+    """A sandbox without walls: a directory of this machine. It has no image, and what runs in it is the machine's."""
+
+    @property
+    def directory(self) -> Path:
+        """Where its files lie."""
+        ...

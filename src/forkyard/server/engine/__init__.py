@@ -1,0 +1,1 @@
+"""The sandbox protocol itself over a web socket, for the provider `remote` of other machines."""

@@ -1,0 +1,1 @@
+"""API keys over the wire, which calls them tokens."""

@@ -1,0 +1,188 @@
+"""This machine's Python as a sandbox may have it: a directory with all it needs, to be mounted read-only.
+
+An image needs no Python then, and no C library: it is started by its own dynamic loader. Beside the standard library
+lies this package, with what that needs, and nothing else of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import compileall
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from forkyard.errors import ConfigError
+from forkyard.sandbox import Mount
+from forkyard.sandbox.common import default_home
+from forkyard.values import new_id
+
+HERE: Final = "/.forkyard-python"
+_PROGRAM = f"import sys; sys.path.append('{HERE}/packages'); from forkyard.tools.inside import main; main()"
+COMMAND: Final = (
+    f"{HERE}/so/loader",
+    "--library-path",
+    f"{HERE}/so",
+    f"{HERE}/bin/python",
+    "-I",
+    "-S",
+    "-c",
+    _PROGRAM,
+)
+"""What starts a toolset's program in a sandbox with the mount."""
+
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_LEFT_OUT = (
+    *("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter", "_tkinter*", "turtledemo"),
+    *("ensurepip", "config-*", "pydoc_data", "*.a", "*.opt-?.pyc"),
+)
+_UNUSED_DAYS = 1.0
+_LOADER = re.compile(r"ld(-linux|-musl|64)?[-.\w]*\.so(\.\d+)?")
+_ASK = """
+import sys
+before = {name.partition(".")[0] for name in sys.modules}
+import forkyard.tools.inside, pydantic.json_schema
+found = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
+import ctypes, importlib, importlib.metadata, json, os
+files = [sys.modules[name].__file__ for name in sorted(found) if getattr(sys.modules[name], "__file__", None)]
+made = importlib.metadata.packages_distributions()
+for name in sorted({name for top in found for name in made.get(top, ())}):  # some ask for their own version
+    own = importlib.metadata.distribution(name)
+    files += [str(own.locate_file(file)) for file in own.files or () if file.match("*.dist-info/METADATA")]
+for name in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else ():
+    if not name.startswith("_tkinter"):
+        try:
+            importlib.import_module(name.partition(".")[0])
+        except Exception:
+            pass
+names = []
+class Loaded(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Loaded), ctypes.c_size_t, ctypes.c_void_p)
+def note(loaded, size, data):
+    names.append((loaded.contents.name or b"").decode())
+    return 0
+ctypes.CDLL(None).dl_iterate_phdr(note, None)
+sys.stdout.write(json.dumps([files, sorted({name for name in names if "/" in name})]))
+"""
+_found: dict[Path, Path] = {}
+_locks: list[int] = []
+
+
+async def python_mount() -> Mount:
+    """The mount, made once for this Python and this package. Raises ConfigError when it cannot be made."""
+    home = (default_home() / "python").resolve()
+    if home not in _found:
+        _found[home] = await asyncio.to_thread(_made, home)
+    return Mount(_found[home], HERE, read_only=True)
+
+
+def _made(home: Path) -> Path:
+    """Where it lies. It stays as long as this process lives; what no process has used for a day is removed."""
+    files, mapped = _asked()
+    packages = [file.parent if file.name in ("__init__.py", "METADATA") else file for file in files]
+    place = home / _digest(packages)
+    lock = place.with_suffix(".lock")
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _locks.append(_locked(lock, fcntl.LOCK_SH))
+        if not place.exists():
+            draft = home / f"{place.name}.{new_id()}"
+            try:
+                _build(draft, packages, mapped)
+                with suppress(OSError):  # another was as fast
+                    draft.rename(place)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+        os.utime(lock)
+        _sweep(home)
+    except OSError as err:
+        raise ConfigError(f"Python for sandboxes cannot be put at {place}: {err}") from err
+    return place
+
+
+def _asked() -> tuple[list[Path], list[Path]]:
+    """The packages it needs, and the shared objects that are mapped when everything is imported."""
+    asked = [sys.executable, "-c", _ASK, str(_STANDARD / "lib-dynload")]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd="/")
+    if done.returncode != 0:
+        raise ConfigError(f"this Python cannot be put into a sandbox: {done.stderr.strip()[-500:]}")
+    files, mapped = json.loads(done.stdout)
+    own = [Path(file) for file in files]
+    return [file for file in own if not _is_standard(file)], [Path(path) for path in mapped]
+
+
+def _is_standard(file: Path) -> bool:
+    return file.is_relative_to(_STANDARD) and not {"site-packages", "dist-packages"}.intersection(file.parts)
+
+
+def _digest(packages: list[Path]) -> str:
+    found = hashlib.sha256(f"{sys.version} {os.path.realpath(sys.executable)}".encode())
+    for package in packages:
+        for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
+            status = path.stat()
+            found.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def _build(draft: Path, packages: list[Path], mapped: list[Path]) -> None:
+    python = Path(os.path.realpath(sys.executable))
+    loader = next((path for path in mapped if _LOADER.fullmatch(path.name)), None)
+    if loader is None:
+        raise ConfigError(f"{python} has no dynamic loader, so it cannot be mounted into a sandbox: use another Python")
+    (draft / "packages").mkdir(parents=True)
+    standard = draft / sys.platlibdir / _VERSION
+    shutil.copytree(_STANDARD, standard, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    for package in packages:
+        if package.is_dir():
+            shutil.copytree(package, draft / "packages" / package.name, ignore=shutil.ignore_patterns("*.opt-?.pyc"))
+        else:
+            shutil.copy2(package, draft / "packages")
+    copied = (_STANDARD, *packages)
+    for folder, name, path in [("bin", "python", python), ("so", "loader", loader)] + [
+        ("so", path.name, path) for path in mapped if not any(path.is_relative_to(each) for each in copied)
+    ]:
+        (draft / folder).mkdir(exist_ok=True)
+        shutil.copyfile(path, draft / folder / name)
+        (draft / folder / name).chmod(0o755)
+    compileall.compile_dir(draft, quiet=2)
+    for path in draft.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+    draft.chmod(0o755)
+
+
+def _locked(path: Path, how: int) -> int:
+    """The file's descriptor, with a lock that ends with this process. Raises BlockingIOError."""
+    while True:
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, how)
+            if path.exists() and os.fstat(fd).st_ino == path.stat().st_ino:
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _sweep(home: Path) -> None:
+    for lock in home.glob("*.lock"):
+        with suppress(BlockingIOError, FileNotFoundError):  # in use, or another process is at it
+            if time.time() - lock.stat().st_mtime < _UNUSED_DAYS * 86_400:
+                continue
+            fd = _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for place in home.glob(f"{lock.stem}*/"):  # drafts of processes that were killed, too
+                shutil.rmtree(place, ignore_errors=True)
+            lock.unlink()
+            os.close(fd)

@@ -1,0 +1,42 @@
+"""The programs of docs/python.md that use sandboxes and disks, run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+SECTION = PAGE[PAGE.index("## Sandboxes and disks\n") :]
+PRINTED = ['      3 {"exit": 3}\n\n', "['0\\n', '1\\n', '2\\n', '3\\n']\ngot one\n\n"]
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_page_print_what_they_should(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("FORKYARD_", "ARCHIL_"))}
+    environ["FORKYARD_HOME"] = str(tmp_path)
+    for program, printed in zip(programs, PRINTED, strict=True):
+        done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=100)
+        assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
+
+
+def test_the_verbs_of_the_page_are_those_there_are() -> None:
+    from forkyard.client import Client, Disk, Sandbox, SandboxProcess
+    from forkyard.client.files import Files
+    from forkyard.client.verbs import verb
+
+    named = set(
+        re.findall(r"`(?:files\.)?(\w+)`", SECTION[SECTION.index("| of | verbs |") : SECTION.index("What is ref")])
+    )
+    verbs = {
+        name
+        for kind in (Client, Sandbox, SandboxProcess, Disk, Files)
+        for name, value in vars(kind).items()
+        if isinstance(value, verb)
+    }
+    assert verbs - named == {"close", "delete_port_token"}

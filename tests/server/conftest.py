@@ -1,0 +1,48 @@
+"""A server with all its parts on a port of its own, and clients of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from forkyard.sandbox.local import LocalProvider
+from forkyard.server.address import Address
+from forkyard.server.listening import Listening, listening
+from forkyard.server.serving import Server, opened
+
+
+@pytest.fixture
+async def server(tmp_path: Path, local: LocalProvider) -> AsyncIterator[Server]:
+    """A server over a FORKYARD_HOME of its own; its sandboxes are those of the shared one."""
+    async with opened(tmp_path / "home", local) as made:
+        yield made
+
+
+@pytest.fixture
+async def address(server: Server) -> AsyncIterator[Address]:
+    """Where it listens."""
+    async with listening(server, Listening()) as at:
+        yield at
+
+
+@pytest.fixture
+def key(server: Server) -> str:
+    """An API key of it."""
+    return server.keys.create("tests")[1]
+
+
+@pytest.fixture
+async def http(address: Address, key: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client with that key."""
+    async with httpx2.AsyncClient(base_url=address.origin, headers={"Authorization": key}, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def stranger(address: Address) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client without any."""
+    async with httpx2.AsyncClient(base_url=address.origin, timeout=30) as client:
+        yield client

@@ -12,7 +12,7 @@ from forkyard.errors import ConfigError, SandboxError
 from forkyard.sandbox.composing import ComposePlan
 from forkyard.sandbox.docker.compose import LOGS, Compose, bounds, mounted
 from forkyard.sandbox.docker.composefile import MAIN
-from forkyard.sandbox.docker.containers import REMOVE, Containers, mounts
+from forkyard.sandbox.docker.containers import REMOVE, Containers, DiskMissing, has_its_disk, mounts
 from forkyard.sandbox.docker.engine import Engine
 from forkyard.sandbox.docker.images import UNSET, from_docker
 from forkyard.sandbox.docker.live import Live
@@ -25,6 +25,7 @@ from forkyard.sandbox.values import Limits
 from forkyard.values import new_id
 
 LOG_LIMIT = 1 << 20
+_NO_PROGRAM = re.compile("executable file not found|no such file or directory")  # of a command, as the Engine says it
 _LOOK_AGAIN = 0.2
 _NAME = re.compile(r"forkyard-([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})")
 
@@ -149,13 +150,25 @@ class Project:
                 over[name]["dns"] = ["127.0.0.1"]  # Docker asks outside for the names it does not know
         over[MAIN] |= {"environment": dict(self._plan.env), **bounds(self._plan.limits)}
         compose.lay_over(over)
-        await compose.up()
+        await self._brought_up(compose)
         running = [entry["Id"] for entry in await self._containers_of() if entry["State"] == "running"]
         await self.close_ways(*running)
         await self._all_well()
         self._main = await self.service(MAIN)
         if self._plan.network.mode == "allowlist":
             await self._main.set_network(self._plan.network)
+
+    async def _brought_up(self, compose: Compose) -> None:
+        """Have everything started. DiskMissing when a container of it came up without its disk (see `has_its_disk`)."""
+        try:
+            await compose.up()
+        except SandboxError as err:
+            if _NO_PROGRAM.search(str(err)):  # often a mistake of the project: then it comes again, and is told
+                raise DiskMissing(str(err)) from err
+            raise
+        for entry in await self._containers_of():
+            if entry["State"] == "running" and not has_its_disk(await self.containers.inspect(entry["Id"])):
+                raise DiskMissing("the Engine started a service without its disk")
 
     def _prepare(self) -> None:
         self._work.mkdir(parents=True)
@@ -206,6 +219,13 @@ class Project:
 
 async def bring_up(containers: Containers, plan: ComposePlan) -> Project:
     """A project that is up, or nothing of it. ConfigError for what cannot be, SandboxError for what failed."""
+    try:
+        return await _up(containers, plan)
+    except DiskMissing:
+        return await _up(containers, plan)
+
+
+async def _up(containers: Containers, plan: ComposePlan) -> Project:
     project = Project(containers, plan)
     try:
         async with asyncio.timeout(plan.timeout):

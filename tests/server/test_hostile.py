@@ -183,6 +183,19 @@ async def test_a_token_is_in_no_log_wherever_it_stands(
     assert len(lines) == 3 and not any("of-secrets" in line for line in lines)
 
 
+async def test_a_command_ends_when_its_client_goes(server: Server, http: httpx2.AsyncClient) -> None:
+    made = (await http.post("/api/disks", json={"name": "left"})).json()["data"]["diskId"]
+    disk = server.disks.get(made)
+    going = asyncio.create_task(http.post(f"/api/disks/{made}/exec", json={"command": "touch begun; sleep 250"}))
+    async with asyncio.timeout(20):
+        while not (disk.directory() / "begun").exists():
+            await asyncio.sleep(0.01)
+        going.cancel()
+        await asyncio.gather(going, return_exceptions=True)
+        while (await http.delete(f"/api/disks/{made}")).status_code == 409:  # as long as a command runs over it
+            await asyncio.sleep(0.01)
+
+
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
     """Writes beyond that fail, as on a disk that is full."""
@@ -194,12 +207,13 @@ def no_file_longer_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_row_that_cannot_be_written_leaves_no_transaction_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [1, 20_000_000], ids=["when-it-is-committed", "before-it-is-committed"])
+def test_a_row_that_cannot_be_written_is_told_and_leaves_no_transaction_behind(tmp_path: Path, length: int) -> None:
     state = State(tmp_path / "state.sqlite")
     table = state.table("things", Thing)
     size = (tmp_path / "state.sqlite-wal").stat().st_size
     with no_file_longer_than(size), pytest.raises(sqlite3.OperationalError, match="full|I/O"):
-        table.add("1", Thing(text="lost"))
+        table.add("1", Thing(text="x" * length))
     table.add("2", Thing(text="kept"))
     state.close()
     again = State(tmp_path / "state.sqlite")

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 
 from forkyard.errors import ConfigError
+from forkyard.server.bodies import GoneError
 from forkyard.server.endpoints import Call
 from forkyard.server.envelope import Answer, ApiError, error_body, success_body
 
@@ -34,6 +35,24 @@ async def kept_alive(call: Call, work: Coroutine[Any, Any, Answer], beat: float 
     if task.done():
         return task.result()
     return StreamingResponse(_beats(call, task, beat), media_type="application/json")
+
+
+async def while_there(call: Call, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """What `work` gives, which is cancelled when the client goes. Raises GoneError then."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(call))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise GoneError
+    finally:
+        await _ended(gone)
+        await _ended(task)
+
+
+async def _gone(call: Call) -> None:
+    while (await call.request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _beats(call: Call, task: asyncio.Task[Answer], beat: float) -> AsyncIterator[bytes]:

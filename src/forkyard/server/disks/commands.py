@@ -14,7 +14,7 @@ from forkyard.server.disks.mounting import TARGET, Placed
 from forkyard.server.disks.work import Exec, ExecDisk, ExecMount, ExecResult
 from forkyard.server.endpoints import Call, Endpoint
 from forkyard.server.envelope import Answer
-from forkyard.server.patience import kept_alive
+from forkyard.server.patience import kept_alive, while_there
 
 if TYPE_CHECKING:
     from forkyard.server.serving import Server
@@ -86,4 +86,4 @@ async def _patient(call: Call, work: Coroutine[Any, Any, Answer]) -> Answer | Re
     """The vendor's clients give up after 30 seconds without a byte; whoever else asks learns a refusal's status."""
     if call.request.headers.get("user-agent", "").startswith(_IMPATIENT):
         return await kept_alive(call, work)
-    return await work
+    return await while_there(call, work)

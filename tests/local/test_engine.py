@@ -269,3 +269,32 @@ async def test_a_command_starts_with_no_signal_ignored_or_blocked(local: LocalPr
     assert int(status["SigBlk"], 16) == 0
     assert int(status["SigIgn"], 16) & ~of_the_c_library == 0
     await sandbox.close()
+
+
+IGNORING = """
+import asyncio, signal, sys
+from pathlib import Path
+from forkyard.sandbox import SandboxSpec
+from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.subprocess import SubprocessProvider
+
+async def main():
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # as nohup and a shell's & leave them
+    for kind, user in ((LocalProvider, None), (LocalProvider, sys.argv[2]), (SubprocessProvider, None)):
+        async with kind(Path(sys.argv[1]) / kind.name) as provider:
+            sandbox = await provider.create(SandboxSpec())
+            print(*(await sandbox.run("grep ^SigIgn /proc/self/status; kill -INT $$", user=user)).stdout.split())
+            await sandbox.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_command_hears_signals_that_its_owner_ignores(local: LocalProvider, tmp_path: Path) -> None:
+    user = "65534" if local.yard.many_users else "root"
+    command = [sys.executable, "-c", IGNORING, str(tmp_path), user]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    of_the_c_library = 1 << 31 | 1 << 32
+    masks = [int(line.split()[1], 16) & ~of_the_c_library for line in done.stdout.splitlines()]
+    assert masks == [0, 0, 0], done.stdout

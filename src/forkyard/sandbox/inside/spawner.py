@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import BEGIN, PLACE, errands, kernel, pid1, rootfs, wire
+from . import BEGIN, PLACE, errands, kernel, pid1, rootfs, starting, wire
 
 _NUMBERS = itertools.count()
 _NAME = b"forkyard"
@@ -94,8 +94,8 @@ def _serve(control: socket.socket, shifted_usr: bool, host_root: bool, first: Fi
     kernel.drop_bounding_set(first.bounding)
     gc.disable()
     gc.freeze()
+    starting.hear_all_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sandboxes are reaped by the kernel and watched by pidfd
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # of these a PID 1 is sent none from inside
     _forget_terminal()
     control.send(json.dumps({"ready": True, "shifted_usr": shifted_usr}).encode())
     _answer(control, janitor, hidden, first)

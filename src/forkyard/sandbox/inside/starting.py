@@ -13,6 +13,18 @@ from . import archives, kernel, users
 # All that can be set to their default: the C library then needs no call to ask for each.
 _SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
+_PYTHONS_OWN = frozenset({signal.SIGPIPE, signal.SIGXFSZ})  # ignored by it, so that they come as errors
+
+
+def hear_all_signals() -> None:
+    """Leave every signal at its default that the owner, started in the background perhaps, may ignore.
+
+    A PID 1 is sent none of them from inside.
+    """
+    for number in _SIGNALS:
+        if number not in _PYTHONS_OWN:
+            signal.signal(number, signal.SIG_DFL)
+
 
 def spawn(message: dict[str, Any], fds: list[int]) -> int:
     """Start a command, as a request "run" describes it, on its three streams."""
@@ -57,7 +69,7 @@ def _fork(fds: list[int], then: Callable[[], object]) -> int:
     if pid:
         return pid
     try:
-        for inherited in (signal.SIGPIPE, signal.SIGXFSZ):
+        for inherited in _PYTHONS_OWN:
             signal.signal(inherited, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.setsid()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 from forkyard.errors import SandboxError
+from forkyard.sandbox.inside.starting import hear_all_signals
 from forkyard.sandbox.tail import Listener, Tail
 from forkyard.sandbox.values import OnOutput, ProgramResult
 
@@ -28,6 +29,7 @@ class Child:
             stderr=streams[2],
             start_new_session=True,
             umask=0o022,
+            preexec_fn=hear_all_signals,
         )
         self._pidfd = os.pidfd_open(self._process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._exited)

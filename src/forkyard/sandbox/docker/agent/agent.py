@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import socket
 import stat
 from contextlib import suppress
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from . import HERE
 
 if TYPE_CHECKING:
-    from forkyard.sandbox.inside import beside, kernel, oom, pid1, rootfs, routes, wire
+    from forkyard.sandbox.inside import beside, kernel, oom, pid1, rootfs, routes, starting, wire
 else:
-    from inside import beside, kernel, oom, pid1, rootfs, routes, wire
+    from inside import beside, kernel, oom, pid1, rootfs, routes, starting, wire
 
 MEETING = f"{HERE}/run/agent"
 _PUT_BY_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
@@ -27,7 +26,7 @@ __all__ = ["main", "routes"]  # the latter for who closes the ways out of a cont
 
 def main() -> None:
     """Call the host, and serve it until it goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # of these a PID 1 is sent none from inside
+    starting.hear_all_signals()
     os.umask(0o022)
     os.chdir("/")
     sock = socket.socket(socket.AF_UNIX)

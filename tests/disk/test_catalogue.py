@@ -41,7 +41,7 @@ async def test_a_name_taken_by_another_configuration_is_a_conflict(disks: Disks)
     assert (new, same.directory().stat().st_mode & 0o7777) == (False, 0o750)
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "a/b", "..", "ä", "x" * 101, "a\n", "dsk-0123456789abcdef"])
+@pytest.mark.parametrize("name", ["", "a.b", "a/b", "..", "ä", "x" * 101, "a\n", "dsk-0123456789abcdef", "api"])
 async def test_names_that_no_disk_has_are_refused(disks: Disks, name: str) -> None:
     with refused("InvalidBucketName"):
         await disks.create(name)

@@ -22,6 +22,7 @@ from forkyard.disk.records import Records
 from forkyard.disk.values import Branch, Bucket, DiskInfo, RootAttributes
 from forkyard.disk.workers import Workers
 
+RESERVED = frozenset({"api"})  # the first part of a server's paths, which an S3 client takes for a bucket
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,100}")
 _ID = re.compile(r"dsk-[0-9a-f]{16}")
 
@@ -50,6 +51,8 @@ class Disks:
         """
         if not _NAME.fullmatch(name) or _ID.fullmatch(name):
             raise DiskError("InvalidBucketName", "a disk's name has 1 to 100 letters, digits, '_' and '-'")
+        if name in RESERVED:
+            raise DiskError("InvalidBucketName", f"{name!r} cannot be a disk's name: a server has other things there")
         wanted = root or RootAttributes()
         new = DiskInfo(f"dsk-{secrets.token_hex(8)}", name, self._records.now(), backend, wanted)
         info = await self._workers.run(self._records.add_disk, new)

@@ -210,7 +210,7 @@ class Containers:
 def has_its_disk(inspected: Mapping[str, Any]) -> bool:
     """Whether a running container stands on an overlay, where those of its Engine do.
 
-    An Engine with much to do at once (seen with Docker 28) sometimes lets a container run in the bare directory that
+    An Engine with much to do at once (seen with Docker 20.10) sometimes lets a container run in the bare directory that
     its overlay was to be mounted on. Where that cannot be told it is taken for granted.
     """
     if (inspected.get("GraphDriver") or {}).get("Name") != "overlay2":

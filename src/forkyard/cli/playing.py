@@ -121,12 +121,11 @@ def _left(outcome: Outcome) -> str:
     if outcome.directory is None:
         return " before anything started"
     left = outcome.planned - outcome.recorded
-    spent = "USD for the run" in (outcome.stopped or "")
-    command = outcome.resume_command + (" --budget-usd USD" if spent else "")
+    command = outcome.resume_command + (" --budget-usd USD" if outcome.spent else "")
     if left:
         recorded = f"{outcome.recorded} of {outcome.planned} {outcome.unit}s are on record, {left} are not"
         return f"; {recorded}. Play the rest with: {command}"
-    again = f". Play again what failed with: {command}" if spent or outcome.errored else ""
+    again = f". Play again what failed with: {command}" if outcome.spent or outcome.errored else ""
     return f"; all {outcome.planned} {outcome.unit}s are on record{again}"
 
 

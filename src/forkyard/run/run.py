@@ -34,7 +34,7 @@ class Outcome:
 
     `directory` is None when it was interrupted before anything started. `recorded` counts the lines of the whole run,
     `errored` those of now with an infrastructure failure or an error of the env's own code. `stopped` is the error
-    that ended it early, `signal` the number of the signal that did.
+    that ended it early, `spent` whether that is the end of its money, `signal` the number of the signal that did.
     """
 
     directory: Path | None = None
@@ -44,6 +44,7 @@ class Outcome:
     played: int = 0
     errored: int = 0
     stopped: str | None = None
+    spent: bool = False
     signal: int | None = None
     resume_command: str = ""
 
@@ -182,7 +183,8 @@ async def _play(
                 await schedule.play((task, sample) for task, sample in waiting if plan.holds(task.name, sample))
         finally:
             tally = schedule.tally
-            outcome.played, outcome.errored, outcome.stopped = tally.played, tally.errored, tally.stopped
+            outcome.played, outcome.errored = tally.played, tally.errored
+            outcome.stopped, outcome.spent = tally.stopped, tally.spent
             outcome.recorded += tally.played
             progress.abandon()
     for note in await ready.keeper.close() if ready.keeper is not None else ():

@@ -31,13 +31,14 @@ class Tally:
     """What a run has come to so far: episodes, and the lines they left.
 
     `errored` counts the episodes with an infrastructure failure or an error of the env's own code; `stopped` is the
-    error after which none was begun.
+    error after which none was begun, `spent` whether that is the end of the run's money.
     """
 
     played: int = 0
     lines: int = 0
     errored: int = 0
     stopped: str | None = None
+    spent: bool = False
 
 
 def slots(tasks: Sequence[Task], samples: int, done: Container[TaskSample]) -> Iterator[tuple[Task, int]]:
@@ -130,7 +131,7 @@ class Schedule:
 
     def _stop_without_money(self) -> None:
         if self._ready.gateway is not None and self._ready.gateway.exhausted and self.tally.stopped is None:
-            self.tally.stopped = self._ready.gateway.exhausted
+            self.tally.stopped, self.tally.spent = self._ready.gateway.exhausted, True
 
     async def _write(self, episode: Episode) -> None:
         records = [self._record(trace) for trace in episode.traces]

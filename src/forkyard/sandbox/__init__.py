@@ -7,6 +7,7 @@ from forkyard.sandbox.patches import patch
 from forkyard.sandbox.promises import image_provider
 from forkyard.sandbox.protocol import ImageProvider, ImageStore, Process, Provider, Sandbox
 from forkyard.sandbox.values import (
+    SYSTEM_DIRECTORIES,
     Change,
     EndedBy,
     Feature,
@@ -24,6 +25,7 @@ from forkyard.sandbox.values import (
 )
 
 __all__ = [
+    "SYSTEM_DIRECTORIES",
     "ARGUMENT_LIMIT",
     "DEFAULT_PATH",
     "NO_NETWORK",

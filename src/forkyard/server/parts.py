@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -45,5 +44,4 @@ def _gathered(what: str, server: Server) -> list[Any]:
 
 
 def _parts() -> list[ModuleType]:
-    here = Path(__file__).parent
-    return [import_module(f"forkyard.server.{part}.routes") for part in PARTS if (here / part / "routes.py").exists()]
+    return [import_module(f"forkyard.server.{part}.routes") for part in PARTS]

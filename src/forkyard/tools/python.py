@@ -1,7 +1,7 @@
 """This machine's Python as a sandbox may have it: a directory with all it needs, to be mounted read-only.
 
-An image needs no Python then, and no C library: it is started by its own dynamic loader. Beside the standard library
-lies this package, with what that needs, and nothing else of the machine.
+An image needs no Python then, and no C library (see `forkyard.sandbox.ownpython`). Beside the standard library lies
+this package, with what that needs, and nothing else of the machine.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,39 +23,28 @@ from typing import Final
 from forkyard.errors import ConfigError
 from forkyard.sandbox import Mount
 from forkyard.sandbox.common import default_home
+from forkyard.sandbox.ownpython import FIND_MAPPED, PYTHON, STANDARD, VERSION, command, loader_of
 from forkyard.values import new_id
 
 HERE: Final = "/.forkyard-python"
 _PROGRAM = f"import sys; sys.path.append('{HERE}/packages'); from forkyard.tools.inside import main; main()"
-COMMAND: Final = (
-    f"{HERE}/so/loader",
-    "--library-path",
-    f"{HERE}/so",
-    f"{HERE}/bin/python",
-    "-I",
-    "-S",
-    "-c",
-    _PROGRAM,
-)
+COMMAND: Final = command(HERE, _PROGRAM)
 """What starts a toolset's program in a sandbox with the mount."""
 
-_STANDARD = Path(sysconfig.get_path("stdlib"))
-_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT = (
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter", "_tkinter*", "turtledemo"),
     *("ensurepip", "config-*", "pydoc_data", "*.a", "*.opt-?.pyc"),
 )
 _UNUSED_DAYS = 1.0
-_LOADER = re.compile(r"ld(-linux|-musl|64)?[-.\w]*\.so(\.\d+)?")
-_ASK = """
+_ASK = f"""
 import sys
-before = {name.partition(".")[0] for name in sys.modules}
+before = {{name.partition(".")[0] for name in sys.modules}}
 import forkyard.tools.inside, pydantic.json_schema
-found = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
-import ctypes, importlib, importlib.metadata, json, os
+found = {{name.partition(".")[0] for name in sys.modules}} - before - set(sys.stdlib_module_names)
+import importlib, importlib.metadata, json, os
 files = [sys.modules[name].__file__ for name in sorted(found) if getattr(sys.modules[name], "__file__", None)]
 made = importlib.metadata.packages_distributions()
-for name in sorted({name for top in found for name in made.get(top, ())}):  # some ask for their own version
+for name in sorted({{name for top in found for name in made.get(top, ())}}):  # some ask for their own version
     own = importlib.metadata.distribution(name)
     files += [str(own.locate_file(file)) for file in own.files or () if file.match("*.dist-info/METADATA")]
 for name in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else ():
@@ -66,15 +53,8 @@ for name in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else ():
             importlib.import_module(name.partition(".")[0])
         except Exception:
             pass
-names = []
-class Loaded(ctypes.Structure):
-    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Loaded), ctypes.c_size_t, ctypes.c_void_p)
-def note(loaded, size, data):
-    names.append((loaded.contents.name or b"").decode())
-    return 0
-ctypes.CDLL(None).dl_iterate_phdr(note, None)
-sys.stdout.write(json.dumps([files, sorted({name for name in names if "/" in name})]))
+{FIND_MAPPED}
+sys.stdout.write(json.dumps([files, mapped]))
 """
 _found: dict[Path, Path] = {}
 _locks: list[int] = []
@@ -114,7 +94,7 @@ def _made(home: Path) -> Path:
 
 def _asked() -> tuple[list[Path], list[Path]]:
     """The packages it needs, and the shared objects that are mapped when everything is imported."""
-    asked = [sys.executable, "-c", _ASK, str(_STANDARD / "lib-dynload")]
+    asked = [sys.executable, "-c", _ASK, str(STANDARD / "lib-dynload")]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd="/")
     if done.returncode != 0:
         raise ConfigError(f"this Python cannot be put into a sandbox: {done.stderr.strip()[-500:]}")
@@ -124,11 +104,11 @@ def _asked() -> tuple[list[Path], list[Path]]:
 
 
 def _is_standard(file: Path) -> bool:
-    return file.is_relative_to(_STANDARD) and not {"site-packages", "dist-packages"}.intersection(file.parts)
+    return file.is_relative_to(STANDARD) and not {"site-packages", "dist-packages"}.intersection(file.parts)
 
 
 def _digest(packages: list[Path]) -> str:
-    found = hashlib.sha256(f"{sys.version} {os.path.realpath(sys.executable)}".encode())
+    found = hashlib.sha256(f"{sys.version} {PYTHON}".encode())
     for package in packages:
         for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
             status = path.stat()
@@ -137,20 +117,17 @@ def _digest(packages: list[Path]) -> str:
 
 
 def _build(draft: Path, packages: list[Path], mapped: list[Path]) -> None:
-    python = Path(os.path.realpath(sys.executable))
-    loader = next((path for path in mapped if _LOADER.fullmatch(path.name)), None)
-    if loader is None:
-        raise ConfigError(f"{python} has no dynamic loader, so it cannot be mounted into a sandbox: use another Python")
+    loader = loader_of(mapped)
     (draft / "packages").mkdir(parents=True)
-    standard = draft / sys.platlibdir / _VERSION
-    shutil.copytree(_STANDARD, standard, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    standard = draft / sys.platlibdir / VERSION
+    shutil.copytree(STANDARD, standard, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     for package in packages:
         if package.is_dir():
             shutil.copytree(package, draft / "packages" / package.name, ignore=shutil.ignore_patterns("*.opt-?.pyc"))
         else:
             shutil.copy2(package, draft / "packages")
-    copied = (_STANDARD, *packages)
-    for folder, name, path in [("bin", "python", python), ("so", "loader", loader)] + [
+    copied = (STANDARD, *packages)
+    for folder, name, path in [("bin", "python", PYTHON), ("so", "loader", loader)] + [
         ("so", path.name, path) for path in mapped if not any(path.is_relative_to(each) for each in copied)
     ]:
         (draft / folder).mkdir(exist_ok=True)

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import forkyard.disk.directory.uploads as uploads
 from forkyard.disk.appends import Appends, Waiting
 from forkyard.disk.arguments import check_append, check_empty, check_listing, check_upload_key, checked_about
-from forkyard.disk.directory import uploads
 from forkyard.disk.directory.appending import exists, write_group
 from forkyard.disk.directory.branching import copy_objects
 from forkyard.disk.directory.listing import list_page

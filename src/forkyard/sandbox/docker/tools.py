@@ -1,7 +1,6 @@
 """What is mounted into every container: this machine's Python, as much of it as PID 1 needs, and the code of PID 1.
 
-An image needs no Python then, nor any other program. Python is started by the machine's own dynamic loader with its own
-libraries, so it runs in an image of any libc, or of none.
+An image needs no Python then, nor any other program (see `ownpython`).
 """
 
 from __future__ import annotations
@@ -10,40 +9,29 @@ import hashlib
 import json
 import os
 import py_compile
-import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
 from forkyard.errors import ConfigError
+from forkyard.sandbox import ownpython
 from forkyard.sandbox.docker.agent import HERE
 from forkyard.sandbox.inside import PLACE
+from forkyard.sandbox.ownpython import FIND_MAPPED, PYTHON, STANDARD, VERSION, command, loader_of
 from forkyard.values import new_id
 
-_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-_STANDARD = Path(sysconfig.get_path("stdlib"))
 _PROGRAM = f"import sys; sys.path.append('{HERE}/app'); from agent import agent; agent.main()"
-_ASK = """
-import ctypes, json, sys
+_ASK = f"""
+import json, sys
 sys.path += sys.argv[1:]
 from agent import agent
 specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
-files = sorted({spec.origin for spec in specs if spec and spec.has_location and spec.origin})
-names = []
-class Loaded(ctypes.Structure):
-    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Loaded), ctypes.c_size_t, ctypes.c_void_p)
-def note(loaded, size, data):
-    names.append((loaded.contents.name or b"").decode())
-    return 0
-ctypes.CDLL(None).dl_iterate_phdr(note, None)
-mapped = sorted({name for name in names if "/" in name})
+files = sorted({{spec.origin for spec in specs if spec and spec.has_location and spec.origin}})
+{FIND_MAPPED}
 print(json.dumps([files, mapped]))
 """
-_LOADER = re.compile(r"ld(-linux|-musl|64)?[-.\w]*\.so(\.\d+)?")
 
 
 class Tools(NamedTuple):
@@ -55,22 +43,22 @@ class Tools(NamedTuple):
 
 def make_tools(home: Path) -> Tools:
     """The tools of this Python under a home, made when they are not there. ConfigError when they cannot be made."""
-    command = (f"{HERE}/so/loader", "--library-path", f"{HERE}/so", f"{HERE}/bin/python", "-I", "-S", "-c", _PROGRAM)
     version = home / f"tools-{_digest()}"
     if not version.exists():
         _build(home / f".tools-{new_id()}", version)
     current, new = home / "tools", home / f".tools-{new_id()}"
     new.symlink_to(version.name)  # containers made earlier start with the newest, too
     new.replace(current)
-    return Tools(current, command)
+    return Tools(current, command(HERE, _PROGRAM))
 
 
 def _digest() -> str:
-    found = hashlib.sha256(f"{sys.version} {os.path.realpath(sys.executable)}".encode())
+    found = hashlib.sha256(f"{sys.version} {PYTHON}".encode())
     for folder in (Path(PLACE) / "inside", Path(__file__).parent / "agent"):
         for path in sorted(folder.glob("*.py")):
             found.update(path.read_bytes())
-    found.update(Path(__file__).read_bytes())
+    for source in (__file__, ownpython.__file__):
+        found.update(Path(source).read_bytes())
     return found.hexdigest()[:16]
 
 
@@ -80,21 +68,16 @@ def _build(draft: Path, target: Path) -> None:
     if done.returncode != 0:
         raise ConfigError(f"this Python cannot run in a container: {done.stderr.strip()[-500:]}")
     files, mapped = json.loads(done.stdout)
-    python = os.path.realpath(sys.executable)
-    loader = next((path for path in mapped if _LOADER.fullmatch(Path(path).name)), None)
-    if loader is None:
-        raise ConfigError(
-            f"{python} has no dynamic loader, so it cannot be mounted into a container: use another Python"
-        )
+    loader = loader_of([Path(path) for path in mapped])
     try:
-        _place(python, draft / "bin/python")
-        _place(loader, draft / "so/loader")
+        _place(str(PYTHON), draft / "bin/python")
+        _place(str(loader), draft / "so/loader")
         for path in mapped:
             if ".so" in Path(path).name and path not in files:
                 _place(path, draft / "so" / Path(path).name)
-        for path in (*files, str(_STANDARD / "os.py")):
+        for path in (*files, str(STANDARD / "os.py")):
             _place_module(Path(path), draft)
-        (draft / sys.platlibdir / _VERSION / "lib-dynload").mkdir(parents=True, exist_ok=True)
+        (draft / sys.platlibdir / VERSION / "lib-dynload").mkdir(parents=True, exist_ok=True)
         (draft / "run").mkdir()
         draft.chmod(0o755)
         draft.rename(target)
@@ -105,12 +88,12 @@ def _build(draft: Path, target: Path) -> None:
 
 
 def _place_module(path: Path, draft: Path) -> None:
-    if not path.is_relative_to(_STANDARD):
+    if not path.is_relative_to(STANDARD):
         _compiled(path, draft / "app" / path.parent.name / path.name)
     elif path.suffix == ".py":
-        _compiled(path, draft / "lib" / _VERSION / path.relative_to(_STANDARD))
+        _compiled(path, draft / "lib" / VERSION / path.relative_to(STANDARD))
     else:
-        _place(str(path), draft / sys.platlibdir / _VERSION / "lib-dynload" / path.name)
+        _place(str(path), draft / sys.platlibdir / VERSION / "lib-dynload" / path.name)
 
 
 def _compiled(path: Path, target: Path) -> None:

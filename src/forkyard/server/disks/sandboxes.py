@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from forkyard.sandbox import Feature, Mount, Remounts, Sandbox, SandboxSpec
+from forkyard.sandbox import SYSTEM_DIRECTORIES, Feature, Mount, Remounts, Sandbox, SandboxSpec
 from forkyard.server.disks.access import disk_with
 from forkyard.server.disks.leases import Leases
 from forkyard.server.disks.mounting import TARGET, Placed
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from forkyard.server.sandboxes import CreateSandbox, Life, Record
     from forkyard.server.serving import Server
 
-RESERVED = frozenset(
-    {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "sys", "usr", "var"}
-)
+RESERVED = SYSTEM_DIRECTORIES | {"opt", "run", "var"}
 
 
 class Mounts(Attendant):

@@ -81,7 +81,7 @@ LIFE = """
 
 
 async def killed_within(home: Path, step: str) -> dict[str, Any]:
-    """Have a process with a server in it killed within a step; what it had acknowledged by then."""
+    """Have a process with a server in it killed within a step or soon after it; what it had acknowledged by then."""
     command = [sys.executable, "-c", textwrap.dedent(LIFE), str(home)]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
@@ -90,6 +90,9 @@ async def killed_within(home: Path, step: str) -> dict[str, Any]:
             said, wanted = json.loads(line)
             if said == step:
                 await asyncio.sleep(random.Random(step).random() * 0.05)  # somewhere within the step
+                process.kill()
+                async for later in process.stdout:  # it may have gone on before it was killed
+                    said, wanted = json.loads(later)
                 return dict(wanted)
         raise AssertionError(f"it ended before {step!r}")
     finally:

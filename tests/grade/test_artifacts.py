@@ -145,6 +145,21 @@ async def test_6_4_a_root_that_is_the_working_directory_itself(box: vf.Sandbox) 
     assert await sh(box, "ls -A") == ""
 
 
+async def test_files_with_names_that_a_layer_deletes_by_are_restored_as_they_are(box: vf.Sandbox) -> None:
+    await sh(box, "mkdir x && echo kept > x/a && echo 1 > x/.wh.a && echo 2 > x/.wh..wh..opq")
+    collected = await collect(box, [artifact("/app/x")], sweep=False)
+    await sh(box, "rm -r x; mkdir x; echo old > x/b; echo beside > y")
+    await restore(box, collected)
+    assert await sh(box, "cat x/a x/.wh.a x/.wh..wh..opq; ls x y") == "kept\n1\n2\ny\n\nx:\na\n"
+
+
+async def test_a_working_directory_that_the_agent_removed_is_there_after_a_restore(local: LocalProvider) -> None:
+    box = await local.create(vf.SandboxSpec(workdir="/app/deep/er"))
+    await restore(box, {"/app/deep": tar_of(("app/deep", DIR, ""), ("app/deep/a", FILE, "1"))})
+    assert (await box.run("pwd; ls ..; ls -A")).stdout == "/app/deep/er\na\ner\n"
+    await box.close()
+
+
 HOSTILE: list[tuple[str, bytes, str]] = [
     ("climbs", tar_of(("app/x/../../etc/p", FILE, "")), "artifact member .* is outside declared root '/app/x'"),
     ("elsewhere", tar_of(("etc/p", FILE, "")), "artifact member 'etc/p' is outside declared root '/app/x'"),

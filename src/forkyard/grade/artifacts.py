@@ -7,7 +7,6 @@ link that led out of its artifact would have the verifier grade its own hidden f
 from __future__ import annotations
 
 import asyncio
-import io
 import posixpath
 import tarfile
 from collections.abc import Iterable, Mapping
@@ -25,6 +24,8 @@ Collected = dict[str, bytes | None]
 
 NOTHING = bytes(10240)
 """An archive without a member."""
+
+_DELETES = b".wh."
 
 
 class MissingArtifactError(RuntimeError):
@@ -75,12 +76,21 @@ async def restore(runtime: Sandbox, collected: Mapping[str, bytes | None]) -> No
 
 
 async def place(runtime: Sandbox, roots: Iterable[str], archive: bytes) -> None:
-    """Clear the roots and unpack an archive that was looked at."""
+    """Clear the roots and unpack an archive that was looked at; the working directory is there afterwards."""
     if isinstance(runtime, PlainDirectory):
         raise TypeError("artifacts cannot be restored into a plain directory of this machine: use another provider")
-    await runtime.push(_clearing(roots), "/", layer=True)
-    await runtime.push(NOTHING, ".")  # the working directory may have been among them
-    await runtime.push(archive, "/")
+    clearing = _clearing(roots)
+    if _DELETES in archive:  # a file it holds may have a name that a layer deletes by
+        await runtime.push(clearing + NOTHING, "/", layer=True)
+        await runtime.push(archive, "/")
+    else:
+        await runtime.push(clearing + archive, "/", layer=True)
+    try:
+        await runtime.read(".", max_bytes=0)
+    except IsADirectoryError:
+        pass
+    except (FileNotFoundError, NotADirectoryError):  # it was among the roots
+        await runtime.push(NOTHING, ".")
 
 
 def double_artifacts(artifacts: Iterable[Artifact], workdir: str) -> list[str]:
@@ -129,11 +139,10 @@ async def _pulled(runtime: Sandbox, path: str, artifact: Artifact, budget: int) 
 
 
 def _clearing(roots: Iterable[str]) -> bytes:
-    """A layer that deletes the roots. /logs/artifacts itself stays, empty: what sets a sandbox up has made it."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for root in sorted(roots):
-            parent, name = posixpath.split(root.strip("/"))
-            mark = f"{root.strip('/')}/.wh..wh..opq" if root == ARTIFACTS_DIR else posixpath.join(parent, f".wh.{name}")
-            tar.addfile(tarfile.TarInfo(mark))
-    return buffer.getvalue()
+    """The start of a layer: it deletes the roots; of /logs/artifacts, which each sandbox has, what is in it."""
+    marks = []
+    for root in sorted(roots):
+        parent, name = posixpath.split(root.strip("/"))
+        mark = f"{root.strip('/')}/.wh..wh..opq" if root == ARTIFACTS_DIR else posixpath.join(parent, f".wh.{name}")
+        marks.append(tarfile.TarInfo(mark).tobuf(tarfile.PAX_FORMAT))
+    return b"".join(marks)

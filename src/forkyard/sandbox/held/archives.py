@@ -35,7 +35,7 @@ async def _run(
     try:
         result = await commands.run(op, target, stdin=stdin, timeout=TIMEOUT, limits=limits, stop_at_limit=op == "pull")
     except OSError as err:
-        raise SandboxError(f"cannot {op} {path}: {err.strerror}") from err
+        raise _refusal(op, path, inside, err.errno, str(err.strerror), err.filename) from err
     if result.timed_out:
         raise SandboxError(f"cannot {op} {path}: it took longer than {TIMEOUT:.0f} s")
     if result.exit_code != 0 and result.stdout_total <= limits[0]:
@@ -49,7 +49,10 @@ def _error(op: str, path: str, inside: str, result: ProgramResult) -> Exception:
         number, message = report["errno"], str(report["message"])
     except (ValueError, KeyError, TypeError):
         return SandboxError(f"cannot {op} {path}: it ended with {result.exit_code} {result.stderr[-500:]}")
-    where = report.get("path") or path
+    return _refusal(op, path, inside, number, message, report.get("path"))
+
+
+def _refusal(op: str, path: str, inside: str, number: object, message: str, where: object) -> Exception:
     if op == "pull" and isinstance(number, int) and where == inside:  # the path itself, not something beneath it
         return path_error(OSError(number, message), path)
-    return SandboxError(f"cannot {op} {path}: {message} ({where})")
+    return SandboxError(f"cannot {op} {path}: {message} ({where or path})")

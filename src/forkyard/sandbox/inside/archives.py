@@ -46,6 +46,12 @@ def serve(operation: dict[str, Any]) -> int:
     return 0
 
 
+def check_is_there(path: str) -> None:
+    """OSError that names `path` when nothing is there to be pulled."""
+    with root_at("/") as root, parent_of(root, path) as (folder, name), told_of(path):
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
 def pull(root: int, path: str, exclude: list[str], out: BinaryIO) -> None:
     """Write a tar of the file or tree at `path`; a link at `path` itself is archived as a link."""
     with parent_of(root, path) as (folder, name):

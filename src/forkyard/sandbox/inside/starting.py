@@ -56,7 +56,12 @@ def spawn(message: dict[str, Any], fds: list[int]) -> int:
 
 
 def work(message: dict[str, Any], fds: list[int]) -> int:
-    """Start what packs or unpacks an archive, as a request "pull" or "push" describes it, on its three streams."""
+    """Start what packs or unpacks an archive, as a request "pull" or "push" describes it, on its three streams.
+
+    A process costs more than all that is asked of it for a path that is not there: OSError before one is started.
+    """
+    if message["op"] == "pull":
+        archives.check_is_there(message["path"])
     enter(message["cwd"])
     try:
         return _fork(fds, lambda: os._exit(archives.serve(message)))

@@ -165,7 +165,7 @@ class Engine:
             if expected in self._expected:
                 self._expected.remove(expected)
             raise no_room(err) from err
-        except EngineLost:
+        except BaseException:  # lost, or cancelled: a PID 1 that came of it ends with its socket
             ours.close()
             raise
         finally:
@@ -210,21 +210,24 @@ class Engine:
             return
         except OSError as err:
             if err.errno == errno.EMFILE and self._expected:  # its socket is closed by whoever asked, and it ends
-                self._expected.popleft().set_exception(err)
+                _fail(self._expected.popleft(), err)
                 return
             data, control = b"", []
         if not data:
             self._lost()
         elif self._expected:
-            self._expected.popleft().set_result((json.loads(data), wire.received_fds(control)))
+            expected, fds = self._expected.popleft(), wire.received_fds(control)
+            if not expected.cancelled():
+                expected.set_result((json.loads(data), fds))
+                return
+            for fd in fds:
+                os.close(fd)
 
     def _lost(self) -> None:
         self._gone = True
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         while self._expected:
-            expected = self._expected.popleft()
-            expected.set_exception(EngineLost("the engine's spawner is gone"))
-            expected.exception()  # seen: whoever waits gets it
+            _fail(self._expected.popleft(), EngineLost("the engine's spawner is gone"))
 
     async def errand(self, op: str, **fields: Any) -> dict[str, Any]:
         """Have a child of the spawner work on disks (see `inside/errands.py`). SandboxError says why it could not.
@@ -274,6 +277,12 @@ class Engine:
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
         await asyncio.to_thread(self._process.wait)
+
+
+def _fail(expected: asyncio.Future[Answer], err: Exception) -> None:
+    if not expected.done():  # its loop may be ending
+        expected.set_exception(err)
+        expected.exception()  # seen: whoever waits gets it
 
 
 async def _last_answer(sock: socket.socket) -> dict[str, Any]:

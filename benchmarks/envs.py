@@ -7,6 +7,9 @@ What is compared, per number of rollouts at once:
     null       one model turn and no tools: Forkyard in a `local` sandbox, verifiers with its subprocess runtime
     program    a small program in the sandbox asks the model and writes a file: `local` beside Docker
     isolated   the same, graded in a second sandbox that gets the file: `local` beside Docker
+    python     as `program`, but in Python, whose own start takes longer than all else we do: `local` beside Docker
+
+The small program is of a few lines for bash, so that what is measured is not the program.
 
 verifiers and uv are installed from PyPI into a folder of their own, once. For Docker, Debian's `docker.io` is started
 and both get the same root file system, made by debootstrap; without them the last two are left out, saying so.
@@ -74,7 +77,23 @@ async def main():
 asyncio.run(main())
 """
 
-PROGRAM = r"""
+BASH = r"""
+url=$1 key=$2 model=$3 prompt=$4
+rest=${url#http://} host=${rest%%/*}
+name=${host%%:*} port=${host##*:}
+[ "$port" = "$host" ] && port=80
+body="{\"model\": \"$model\", \"messages\": [{\"role\": \"user\", \"content\": \"$prompt\"}]}"
+exec 3<>"/dev/tcp/$name/$port"
+printf 'POST /%s/chat/completions HTTP/1.1\r\nhost: %s\r\nauthorization: Bearer %s\r\nconnection: close\r\n' \
+    "${rest#*/}" "$host" "$key" >&3
+printf 'content-type: application/json\r\ncontent-length: %d\r\n\r\n%s' "${#body}" "$body" >&3
+while IFS= read -r -u 3 line || [ -n "$line" ]; do reply=$line; done
+[[ $reply =~ \"content\":\ *\"([^\"]*)\" ]] || exit 1
+[ -d /app ] || mkdir /app
+printf %s "${BASH_REMATCH[1]}" >/app/answer.txt
+"""
+
+PYTHON = r"""
 import json, os, socket, sys
 url, key, model, prompt = sys.argv[1:]
 host, _, path = url.removeprefix("http://").partition("/")
@@ -90,6 +109,8 @@ with socket.create_connection((name, int(port or 80))) as connection, connection
 os.makedirs("/app", exist_ok=True)
 open("/app/answer.txt", "w").write(reply["choices"][0]["message"]["content"])
 """
+
+PROGRAMS = {"program": ["bash", "-c", BASH, "-"], "python": ["python3", "-I", "-S", "-c", PYTHON]}
 
 TASKS = {
     "null": """
@@ -130,7 +151,7 @@ class TinyHarness(vf.Harness[TinyConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
-        return await runtime.run(["python3", "-I", "-S", "-c", PROGRAM, endpoint, secret, ctx.model, data.prompt], {})
+        return await runtime.run([*PROGRAM, endpoint, secret, ctx.model, data.prompt], {})
 """,
     "forkyard": """
 class TinyHarness(vf.Harness):
@@ -139,7 +160,7 @@ class TinyHarness(vf.Harness):
     async def launch(self, ctx, task, trace, runtime):
         to = ctx.endpoint
         asked = (f"{to.base_url}/v1", to.key, to.model, task.data.prompt)
-        await runtime.run(["python3", "-I", "-S", "-c", PROGRAM, *asked])
+        await runtime.run([*PROGRAM, *asked])
         trace.stop("agent_completed")
 """,
 }
@@ -157,10 +178,11 @@ class Rate:
 
 def module(directory: Path, api: str, kind: str) -> str:
     """A taskset for one of the two, in a file of its own: all but the import and the harness is the same text."""
-    tasks = "null" if kind == "null" else "program"
-    name = f"tiny_{tasks}_{api.split('.')[0]}"
-    harness = f"PROGRAM = {PROGRAM!r}\n{HARNESSES[api]}" if tasks == "program" else ""
-    (directory / f"{name}.py").write_text(f"import {api} as vf\n{harness}{TASKS[tasks]}")
+    played = "program" if kind == "isolated" else kind
+    name = f"tiny_{played}_{api.split('.')[0]}"
+    harness = f"PROGRAM = {PROGRAMS[played]!r}\n{HARNESSES[api]}" if played in PROGRAMS else ""
+    tasks = TASKS["program" if harness else "null"]
+    (directory / f"{name}.py").write_text(f"import {api} as vf\n{harness}{tasks}")
     return name
 
 
@@ -325,7 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--at", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--kinds", nargs="+", default=["null", "program", "isolated"])
+    parser.add_argument("--kinds", nargs="+", default=["null", "program", "isolated", "python"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="forkyard-bench-") as name, scripted_model() as url:
         print("what        at   forkyard               verifiers 0.4.0          ratio")

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import BEGIN, PLACE, errands, kernel, pid1, rootfs, starting, wire
+from . import BEGIN, PLACE, archives, errands, kernel, pid1, rootfs, starting, wire
 
 _NUMBERS = itertools.count()
 _NAME = b"forkyard"
@@ -110,6 +110,8 @@ def _rehearse() -> None:
     here = os.open(".", kernel.REAL_FOLDER)
     with ours, theirs:
         pid1.Pid1(theirs).rehearse(ours)
+    os.mkdir(place := f"../trash/{os.urandom(8).hex()}")  # which the janitor empties
+    archives.rehearse(place)
     os.fchdir(here)  # a command starts elsewhere
     os.close(here)
 

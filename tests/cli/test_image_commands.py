@@ -64,6 +64,11 @@ def test_what_cannot_be_pulled_or_made_is_told(forkyard: Forkyard, registry: str
     for arguments, said in (
         (("pull", f"{registry}/none"), f"{registry} has no {registry}/none:latest"),
         (("pull", "debian:12"), "docker.io (by 127.0.0.1:9) cannot be reached"),
+        (("pull", "debian:12"), "FORKYARD_MIRRORS=docker.io=URL"),
+        (
+            ("pull", "debian:12"),
+            "`forkyard image import ARCHIVE debian:12`, make a Debian by `forkyard image bootstrap",
+        ),
         (("pull", "No Reference"), "is no reference of an image"),
         (("push", "none"), "there is no image 'none'"),
         (("export", "none", "file"), "there is no image 'none'"),
@@ -82,3 +87,22 @@ def test_a_missing_program_for_a_bootstrap_is_named(
     done = forkyard("image", "bootstrap", "debian:bookworm-slim")
     assert done.returncode == 1
     assert "apt-get install mmdebstrap" in done.stderr
+
+
+def test_the_images_are_those_of_the_provider_that_is_named(forkyard: Forkyard, tmp_path: Path) -> None:
+    for command in (
+        ("import", root_archive(tmp_path / "root.tar"), "tiny:1"),
+        ("build", tmp_path, "-t", "tiny:2"),
+        ("pull", "tiny:1"),
+        ("push", "tiny:1"),
+        ("export", "tiny:1", "saved.tar"),
+        ("bootstrap", "debian:stable"),
+        ("ls",),
+        ("rm", "tiny:1"),
+        ("prune",),
+    ):
+        done = forkyard("image", *command, "-e", "subprocess")
+        assert done.returncode == 1 and "the provider subprocess keeps no images" in done.stderr, command
+    named = ("-e", "forkyard.sandbox.local:LocalProvider")
+    assert forkyard("image", "import", tmp_path / "root.tar", "tiny:1", *named).stdout == "tiny:1\n"
+    assert names(forkyard, *named) == names(forkyard) == ["tiny:1"]

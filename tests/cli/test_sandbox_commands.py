@@ -67,7 +67,7 @@ def test_an_interrupted_command_ends_and_the_sandbox_keeps_its_changes(forkyard:
     assert until(lambda: bool(processes_with(inside)))
     process.send_signal(signal.SIGINT)
     process.stdin = None
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=100)
     assert (process.returncode, out, err) == (130, "", "")
     assert not processes_with(inside)
     assert forkyard.apart("sandbox", "run", "long", "cat", "/x").stdout == "x\n"
@@ -83,7 +83,7 @@ def test_sweep_says_what_a_killed_process_left(forkyard: Forkyard) -> None:
     assert until(lambda: bool(processes_with(inside)))
     process.kill()
     process.stdin = None
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     assert until(lambda: not processes_with(inside))
     assert "sandbox dead: its owner is gone" in forkyard("sandbox", "sweep").stdout
     nothing = forkyard("sandbox", "sweep")
@@ -138,10 +138,29 @@ def test_an_image_is_imported_listed_used_and_removed(forkyard: Forkyard, tmp_pa
 
 @pytest.mark.slow
 def test_checking_a_provider_tells_each_promise(forkyard: Forkyard) -> None:
-    done = forkyard("check", "provider", "subprocess")
+    done = forkyard("check", "provider", "subprocess", "--image", "no-such-image")
     *told, total = done.stdout.splitlines()
-    assert done.returncode == 0, done.stdout
-    assert {line.split("  ")[0] for line in told} == {"kept", "not declared"}
-    assert total.endswith(" not declared") and " 0 broken" in total
+    assert done.returncode == 2, done.stdout
+    assert {line.split("  ")[0] for line in told} == {"kept", "broken", "not declared"}
+    assert sum("no-such-image" in line for line in told) > 80
+    assert total.endswith(" not declared") and " 0 broken" not in total
     unknown = forkyard("check", "provider", "nowhere")
     assert unknown.returncode == 1 and "there is no provider 'nowhere'" in unknown.stderr
+
+
+def test_another_provider_is_chosen_as_for_a_run(forkyard: Forkyard) -> None:
+    elsewhere = ("-e", "subprocess")
+    assert forkyard("sandbox", "create", "plain", *elsewhere).stdout == "plain\n"
+    assert forkyard.apart("sandbox", "run", *elsewhere, "plain", "sh", "-c", "echo one > kept").returncode == 0
+    assert forkyard("sandbox", "fork", "plain", "copy", *elsewhere).stdout == "copy\n"
+    assert forkyard.apart("sandbox", "run", *elsewhere, "copy", "cat", "kept").stdout == "one\n"
+    listed = forkyard("sandbox", "ls", *elsewhere).stdout.splitlines()[1:]
+    assert sorted(line.split()[0] for line in listed) == ["copy", "plain"]
+    assert len(forkyard("sandbox", "ls").stdout.splitlines()) == 1
+    assert "'plain'" in forkyard("sandbox", "rm", "plain").stderr
+    assert forkyard("sandbox", "rm", "plain", "copy", *elsewhere).returncode == 0
+    assert "nothing was left behind" in forkyard("sandbox", "sweep", *elsewhere).stderr
+    refused = forkyard("sandbox", "sweep", "--older-than", "1d", *elsewhere)
+    assert refused.returncode == 1 and "the provider subprocess does not note" in refused.stderr
+    unknown = forkyard("sandbox", "ls", "-e", "locl")
+    assert unknown.returncode == 1 and "local" in unknown.stderr

@@ -81,7 +81,7 @@ async def test_main_is_a_sandbox_and_a_service_beside_it_is_collected_from_when_
     main, api = project.main, await project.service("api")
     assert (await main.run('pwd; printf %s "$A"')).stdout == "/app\nx$y ${Z} 'q'"
     assert (await main.run("for i in 1 2 3; do echo hit >> /shared/in; done; printf 999 > /tmp/stats")).ok
-    assert (await api.run("until [ $(cat /srv/hits) = 3 ]; do sleep 0.1; done", timeout=10)).ok
+    assert (await api.run("until [ $(cat /srv/hits) = 3 ]; do sleep 0.1; done", timeout=100)).ok
     assert (await main.run("exec 3<>/dev/tcp/api/9")).exit_code != 0  # the name is known, and nobody listens
     late = await main.run("(setsid sleep 60 &); sleep 60", timeout=0.5)
     assert late.timed_out and (await main.run("ps ax | grep -c '[s]leep 60'")).stdout == "0\n"
@@ -120,11 +120,11 @@ async def test_services_reach_each_other_and_nothing_else(
                 "Gateway"
             ]
             for address in (gateway, "192.0.2.1", "169.254.169.254", "10.0.0.1"):
-                result = await box.run(["bash", "-c", f"exec 3<>/dev/tcp/{address}/80"], timeout=5)
+                result = await box.run(["bash", "-c", f"exec 3<>/dev/tcp/{address}/80"], timeout=60)
                 assert "No route to host" in result.stderr, address
     assert await project.logs("joined") == ""
     for name in ("main", "other"):
-        result = await project.main.run(["bash", "-c", f"exec 3<>/dev/tcp/{name}/9"], timeout=5)
+        result = await project.main.run(["bash", "-c", f"exec 3<>/dev/tcp/{name}/9"], timeout=60)
         assert "refused" in result.stderr
     await project.down()
     await project.down()

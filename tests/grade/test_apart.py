@@ -92,17 +92,21 @@ async def test_a_process_that_waits_for_its_moment_writes_no_reward(
 ) -> None:
     async def waits(box: Sandbox) -> None:
         await box.write("/opt/wait.py", WAITS_FOR_ITS_MOMENT.encode())
+        await box.run("mkdir -p /logs/agent; echo acted > /logs/agent/said.txt")
         await box.run(in_background("python3 /opt/wait.py"))
 
     trace = await graded(local, tmp_path, HONEST, then=waits)
     assert (trace.status, trace.reward, trace.verifier["apart"]) == (Status.SCORED, 0.0, True), trace.reason
-    assert (tmp_path / "kept" / trace.id / "verifier" / "reward.txt").read_text() == "0\n"
+    kept = tmp_path / "kept" / trace.id
+    assert (kept / "verifier" / "reward.txt").read_text() == "0\n"
+    assert (kept / "agent" / "said.txt").read_text() == "acted\n"
 
 
 async def test_what_is_left_running_sees_no_hidden_file(
     standing_apart: None, local: LocalProvider, tmp_path: Path
 ) -> None:
-    script = HONEST.replace("sleep 0.1\n", "sleep 0.5; cat /app/seen\n", 1)
+    looks = "seen() { cat /app/seen | wc -l; }; n=$(seen); until [ $(seen) -ge $((n + 2)) ]; do sleep 0.02; done"
+    script = HONEST.replace("sleep 0.1\n", f"{looks}; cat /app/seen\n", 1)
     searching = in_background(f"sh -c 'while :; do {SEARCHES} >> /app/seen; echo looked >> /app/seen; done'")
     trace = await graded(local, tmp_path, script, searching, "echo done > answer.txt; mv answer.txt /app/")
     assert (trace.status, trace.reward) == (Status.SCORED, 1.0), trace.reason
@@ -115,9 +119,18 @@ async def test_a_service_goes_on_and_can_be_tested(standing_apart: None, local: 
     exec 3<>/dev/tcp/127.0.0.1/8080 && printf 'GET /page HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q 'from the service' <&3 &&
       echo 1 > /logs/verifier/reward.txt
     """
-    serves = in_background("python3 -m http.server -b 127.0.0.1 8080") + " echo $! > pid; sleep 0.5"
+    serves = in_background("python3 -m http.server -b 127.0.0.1 8080") + " echo $! > pid; "
+    serves += "until bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080' 2>/dev/null; do sleep 0.02; done"
     trace = await graded(local, tmp_path, script, f"cd /app; echo from the service > page; {serves}")
     assert (trace.status, trace.reward, trace.verifier["apart"]) == (Status.SCORED, 1.0, True), trace.verifier
+
+
+async def test_an_answer_in_the_root_is_graded_beside_what_was_left_running(
+    standing_apart: None, local: LocalProvider, tmp_path: Path
+) -> None:
+    script = "#!/bin/bash\ngrep -qx 42 /answer.txt && echo 1 > /logs/verifier/reward.txt\n"
+    trace = await graded(local, tmp_path, script, in_background("sleep 100"), "echo 42 > /answer.txt")
+    assert (trace.status, trace.reward, trace.verifier["apart"]) == (Status.SCORED, 1.0, True), trace.reason
 
 
 async def test_a_verifier_whose_agent_left_nothing_running_works_in_its_sandbox(
@@ -125,14 +138,6 @@ async def test_a_verifier_whose_agent_left_nothing_running_works_in_its_sandbox(
 ) -> None:
     trace = await graded(local, tmp_path, HONEST, "echo done > /app/answer.txt")
     assert (trace.reward, trace.verifier["left_running"], "apart" in trace.verifier) == (1.0, False, False)
-
-
-async def test_an_agent_that_clutters_the_root_is_not_graded_and_gets_no_second_try(
-    standing_apart: None, local: LocalProvider, tmp_path: Path
-) -> None:
-    trace = await graded(local, tmp_path, HONEST, "mkdir $(seq -f /%g 1 1200);" + in_background("sleep 100"))
-    assert (trace.status, trace.reward) == (Status.INDETERMINATE, None)
-    assert "more than 1000 entries" in str(trace.reason)
 
 
 async def test_what_a_verifier_of_a_step_leaves_running_ends_with_it(

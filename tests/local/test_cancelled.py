@@ -62,9 +62,9 @@ async def test_a_cancelled_change_leaves_a_sandbox_that_works(
         box = await local.create(SandboxSpec())
         await cut_off(begin(box), steps)
         await back(box)
-        assert (await box.run("echo works", timeout=20)).stdout == "works\n"
+        assert (await box.run("echo works", timeout=100)).stdout == "works\n"
         await box.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             while any(other.parent == box.id for other in await local.sandboxes()):  # the fork nobody waits for
                 await asyncio.sleep(0)
 

@@ -1,5 +1,6 @@
 """Finding control groups. Version 2 is tried for real with the one controller it has on hybrid machines, hugetlb; its
-controllers for processor time, memory and processes are known from a tree of files that looks like one."""
+controllers for processor time, memory and processes are known from a tree of files that looks like one. A kernel has
+them all in `tests/machine`."""
 
 from __future__ import annotations
 

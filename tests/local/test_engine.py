@@ -14,6 +14,7 @@ import pytest
 
 from forkyard.errors import ConfigError, EngineLost, SandboxError, SandboxLost
 from forkyard.sandbox import Limits, SandboxSpec
+from forkyard.sandbox.contract.promise import new_mark
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.cgroups import find_controllers
 from forkyard.sandbox.local.idmap import IdMap
@@ -95,7 +96,7 @@ OWNER = """
         await kept.stop()
         for _ in range(3):
             box = await provider.create(SandboxSpec())
-            await box.run("setsid sleep 98765 & echo")
+            await box.run(f"setsid sleep {sys.argv[2]} & echo")
         nameless = await provider.create(SandboxSpec())
         await nameless.stop()
         print("up", provider.store.engine, flush=True)
@@ -106,19 +107,20 @@ OWNER = """
 
 
 async def test_a_killed_owner_leaves_no_process_and_a_sweep_removes_the_rest(tmp_path: Path) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OWNER), str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    mark = new_mark()
+    command = [sys.executable, "-c", textwrap.dedent(OWNER), str(tmp_path), mark]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     with owner:
         assert owner.stdout is not None
         try:
             up, engine = owner.stdout.readline().split()
             assert up == "up"
-            assert len(descendants_with("sleep\098765\0")) == 3
+            while len(descendants_with(f"sleep\0{mark}\0")) < 3:  # a shell may not have come to start it
+                await asyncio.sleep(0.01)
         finally:
             owner.kill()
-    async with asyncio.timeout(20):
-        while descendants_with("sleep\098765\0") or processes_of(tmp_path, engine):
+    async with asyncio.timeout(100):
+        while descendants_with(f"sleep\0{mark}\0") or processes_of(tmp_path, engine):
             await asyncio.sleep(0.01)
     async with LocalProvider(tmp_path) as provider:
         removed = await provider.sweep()
@@ -193,7 +195,7 @@ async def test_a_fork_bomb_stays_in_its_sandbox(local: LocalProvider) -> None:
     other = await local.create(SandboxSpec())
     bomb = asyncio.create_task(bombed.run(["bash", "-c", "b() { b | b & }; b; sleep 100"], timeout=2))
     for _ in range(20):
-        assert (await other.run(["true"], timeout=10)).ok
+        assert (await other.run(["true"], timeout=60)).ok
     assert (await bomb).timed_out
     await bombed.close()
     await other.close()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from forkyard.sandbox import Limits, Sandbox, SandboxSpec
-from forkyard.sandbox.contract.promise import sh
+from forkyard.sandbox.contract.promise import new_mark, sh
 from forkyard.sandbox.local import LocalProvider
 from tests.local.test_engine import descendants_with, left_on_disk
 
@@ -84,7 +84,7 @@ async def listing(box: Sandbox, *tops: str) -> dict[str, Any]:
 
 
 async def test_a_fork_of_a_tree_full_of_traps_is_the_same_tree(local: LocalProvider) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(110):
         source = await local.create(SandboxSpec(env={"USERS": "1"} if local.yard.many_users else {}))
         made = await source.run(["python3", "-c", WEIRD])
         assert made.ok, made.stderr
@@ -140,7 +140,7 @@ async def test_forks_while_twenty_writers_write(local: LocalProvider) -> None:
 async def test_a_fork_bomb_comes_to_a_halt_and_goes_on(local: LocalProvider) -> None:
     bombed = await local.create(SandboxSpec(limits=Limits(pids=64)))
     other = await local.create(SandboxSpec())
-    bomb = asyncio.create_task(bombed.run(["python3", "-c", BOMB], timeout=30))
+    bomb = asyncio.create_task(bombed.run(["python3", "-c", BOMB], timeout=300))
     while (await other.run(["true"])).ok:
         try:
             if len(await bombed.read("/log")) > 200:
@@ -151,7 +151,7 @@ async def test_a_fork_bomb_comes_to_a_halt_and_goes_on(local: LocalProvider) -> 
     size = len(await bombed.read("/log"))
     fork = await bombed.fork()
     assert len(await fork.read("/log")) == size == len(await bombed.read("/log"))
-    assert (await other.run(["true"], timeout=10)).ok
+    assert (await other.run(["true"], timeout=60)).ok
     await bombed.resume()
     await bombed.close()
     bomb.cancel()
@@ -166,20 +166,21 @@ def state_of(pid: int) -> str:
 
 async def test_what_goes_on_by_itself_is_stopped_again(local: LocalProvider) -> None:
     box = await local.create(SandboxSpec())
-    await sh(box, "sleep 4711.25 >/dev/null 2>&1 &")
-    async with asyncio.timeout(10):
-        while not (found := descendants_with("sleep\0" + "4711.25")):
+    mark = new_mark()
+    await sh(box, f"sleep {mark} >/dev/null 2>&1 &")
+    async with asyncio.timeout(100):
+        while not (found := descendants_with(f"sleep\0{mark}")):
             await asyncio.sleep(0.01)
     (pid,) = found
     await box.pause()
     for _ in range(3):
         assert state_of(pid) == "T"
         os.kill(pid, signal.SIGCONT)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while state_of(pid) != "T":
                 await asyncio.sleep(0.01)
     await box.resume()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while state_of(pid) == "T":
             await asyncio.sleep(0.01)
     await box.close()
@@ -243,7 +244,7 @@ OWNER = """
     async def main():
         provider = LocalProvider(Path(sys.argv[1]))
         box = await provider.create(SandboxSpec(name="source"))
-        await box.run("for i in $(seq 4000); do echo $i > /f$i; done; sleep 98766 >/dev/null 2>&1 &")
+        await box.run(f"for i in $(seq 4000); do echo $i > /f$i; done; sleep {sys.argv[2]} >/dev/null 2>&1 &")
         print("up", flush=True)
         while True:
             await (await box.fork()).close()
@@ -257,28 +258,28 @@ OWNER = """
 async def test_an_owner_killed_while_it_copies_leaves_nothing_a_sweep_does_not_remove(
     tmp_path: Path, enough: int
 ) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OWNER), str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    mark = new_mark()
+    command = [sys.executable, "-c", textwrap.dedent(OWNER), str(tmp_path), mark]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     with owner:
         assert owner.stdout is not None
         try:
             assert owner.stdout.readline() == "up\n"
             source = {path.name for path in (tmp_path / "disks").iterdir() if (path / "u/f1").exists()}
             disks = tmp_path / "disks"
-            end = time.monotonic() + 60
+            end = time.monotonic() + 100
             while not any(copying(path, enough) for path in disks.iterdir() if path.name not in source):
                 assert time.monotonic() < end
         finally:
             owner.kill()
-    async with asyncio.timeout(20):
-        while descendants_with("sleep\0" + "98766") or descendants_with(str(tmp_path)):
+    async with asyncio.timeout(100):
+        while descendants_with(f"sleep\0{mark}") or descendants_with(str(tmp_path)):
             await asyncio.sleep(0.01)
     async with LocalProvider(tmp_path) as provider:
         removed = await provider.sweep()
         assert any("source" in line for line in removed)
         assert await provider.sandboxes() == []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while left_on_disk(tmp_path)["trash"]:  # the dead owner's janitor may still be at it
             await asyncio.sleep(0.01)
     left = left_on_disk(tmp_path)

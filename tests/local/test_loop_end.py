@@ -28,7 +28,17 @@ asyncio.run(main())
 
 def test_a_loop_that_ends_while_the_next_sandbox_is_made_says_nothing(tmp_path: Path) -> None:
     for times in (1, 2, 3):
-        command = [sys.executable, "-X", "dev", "-W", "ignore::ResourceWarning", "-c", PROGRAM, tmp_path, str(times)]
+        command = [
+            sys.executable,
+            "-X",
+            "dev",
+            "-W",
+            "ignore::ResourceWarning",
+            "-c",
+            PROGRAM,
+            str(tmp_path),
+            str(times),
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert (ended.returncode, ended.stderr) == (0, "")
     while processes_of(tmp_path):

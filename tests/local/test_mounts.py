@@ -33,7 +33,7 @@ def _spec(source: Path, name: str | None = None) -> SandboxSpec:
 
 
 async def _said(box: Sandbox, script: str, user: str | None = None) -> str:
-    result = await box.run(script, user=user, timeout=20)
+    result = await box.run(script, user=user, timeout=100)
     return result.stdout + result.stderr
 
 

@@ -23,7 +23,7 @@ BLANKS = 8  # descriptors of the PID 1s that wait ready, which come and go
 
 async def pulled(process: Process) -> tuple[bytes, ProgramResult]:
     got = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         async for _, piece in process.output():
             got += piece
         return got, await process.wait()
@@ -35,7 +35,7 @@ def open_files() -> int:
 
 async def expect_no_more_than(files: int) -> None:
     """That so many are open soon: a pipe is closed once its last writer has really ended."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while open_files() > files:
             await asyncio.sleep(0.01)
 
@@ -82,7 +82,7 @@ async def test_a_spawn_that_is_cancelled_leaves_nothing_running(
         if not task.cancelled():
             await task.result().kill()
         await expect_gone(box, mark, "a command nobody has")
-    assert open_files() <= before + BLANKS
+    await expect_no_more_than(before + BLANKS)
 
 
 async def test_a_process_and_a_live_fork_are_not_in_each_others_way(local: LocalProvider) -> None:
@@ -111,7 +111,7 @@ async def test_a_process_stands_still_while_its_sandbox_is_paused(local: LocalPr
     await box.resume()
     assert await pull == ("stdout", b"got on\n")
     await box.pause()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         await process.kill()
     assert (await process.wait()).exit_code == -9
 

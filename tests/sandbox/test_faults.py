@@ -8,9 +8,9 @@ import pytest
 from forkyard.errors import SandboxError, SandboxLost
 from forkyard.sandbox import ImageConfig, Provider, Sandbox, SandboxSpec
 from forkyard.sandbox.contract import Outcome, checks, run_check
-from forkyard.sandbox.faults import FaultyProvider
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.subprocess import SubprocessProvider
+from tests.support.faults import FaultyProvider
 
 CALLS = [
     "create",

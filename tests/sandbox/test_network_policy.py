@@ -28,6 +28,9 @@ def allows(entry: str, host: str, port: int = 443) -> bool:
         ("10.0.0.0/8:5432", "10.255.0.1", 5432),
         ("[2001:db8::1]:8443", "2001:db8::1", 8443),
         ("2001:db8::/32", "2001:db8::5", 443),
+        ("::ffff:10.1.2.3", "10.1.2.3", 443),
+        ("::ffff:10.0.0.0/104", "10.255.0.1", 80),
+        ("[::ffff:10.1.2.3]:8443", "::ffff:10.1.2.3", 8443),
     ],
 )
 def test_an_entry_covers(entry: str, host: str, port: int) -> None:
@@ -48,6 +51,8 @@ def test_an_entry_covers(entry: str, host: str, port: int) -> None:
         ("10.0.0.0/8", "2001:db8::1", 443),
         ("10.0.0.1", "167772161", 443),
         ("0.0.0.0/0", "example.org", 443),
+        ("::/0", "10.0.0.1", 443),
+        ("64:ff9b::10.0.0.1", "10.0.0.1", 443),
     ],
 )
 def test_an_entry_does_not_cover(entry: str, host: str, port: int) -> None:
@@ -62,6 +67,13 @@ def test_an_entry_does_not_cover(entry: str, host: str, port: int) -> None:
 def test_what_is_no_host_is_refused_when_the_network_is_made(entry: str) -> None:
     with pytest.raises(ConfigError, match="is no host"):
         Network("allowlist", (entry,))
+
+
+def test_a_block_holds_whichever_way_an_address_is_written() -> None:
+    network = Network("public", block=("::ffff:11.0.0.0/104",))
+    assert network.refuses_host("11.1.1.1", 443)
+    assert network.refuses_host("::ffff:11.1.1.1", 443)
+    assert network.refuses_address(ipaddress.ip_address("11.1.1.1"), 443)
 
 
 def test_modes_that_do_not_exist_and_hosts_of_no_network_are_refused() -> None:

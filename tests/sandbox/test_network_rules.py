@@ -318,7 +318,7 @@ async def test_connections_are_waited_for_by_host(local: LocalProvider) -> None:
         _, waiting = await asyncio.wait({drained}, timeout=0.05)
         assert waiting
         end.set()
-        await asyncio.wait_for(drained, 10)
+        await asyncio.wait_for(drained, 100)
         assert await loading == "done"
 
 

@@ -13,6 +13,7 @@ from forkyard.harness.shell import describe
 from forkyard.run.check import LACKING
 from forkyard.sandbox import NO_NETWORK, PUBLIC, Feature, Limits, Network, ProgramResult, SandboxSpec, image_provider
 from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.network import Rule
 from forkyard.sandbox.promises import check_spec, network_features
 from forkyard.sandbox.subprocess import SubprocessProvider
 from forkyard.sandbox.values import BOUNDS, EndedBy
@@ -20,6 +21,7 @@ from forkyard.task.directory import verifier
 
 LISTED = Network("allowlist", ("example.org",))
 BLOCKING = Network("public", block=("example.org",))
+RULED = Network("public", rules=(Rule("example.org", (("X-Key", "secret"),)),))
 
 
 @pytest.mark.parametrize(
@@ -29,9 +31,12 @@ BLOCKING = Network("public", block=("example.org",))
         (LISTED, {Feature.ALLOWLIST}),
         (PUBLIC, {Feature.PUBLIC_NETWORK}),
         (BLOCKING, {Feature.PUBLIC_NETWORK, Feature.ALLOWLIST}),
+        (RULED, {Feature.PUBLIC_NETWORK, Feature.NETWORK_RULES}),
     ],
 )
-def test_a_network_needs_the_feature_of_its_mode_and_of_what_it_blocks(network: Network, needed: set[Feature]) -> None:
+def test_a_network_needs_the_features_of_its_mode_and_of_what_else_it_does(
+    network: Network, needed: set[Feature]
+) -> None:
     assert network_features(network) == needed
 
 
@@ -40,6 +45,9 @@ def test_a_network_that_is_not_promised_is_refused_and_none_is_nothing_asked_for
     check_spec("full", SandboxSpec(network=BLOCKING), set(Feature))
     with pytest.raises(ConfigError, match=r"the provider half has no network 'public'.* promise allowlist"):
         check_spec("half", SandboxSpec(network=BLOCKING), {Feature.PUBLIC_NETWORK})
+    with pytest.raises(ConfigError, match=r"provider plain has no network 'public'.* promise network_rules\)") as told:
+        check_spec("plain", SandboxSpec(network=RULED), {Feature.PUBLIC_NETWORK, Feature.ALLOWLIST})
+    assert "secret" not in str(told.value)
 
 
 def test_everything_wrong_with_a_spec_is_said_at_once() -> None:

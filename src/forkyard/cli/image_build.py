@@ -1,21 +1,22 @@
-"""`forkyard image build`: a Dockerfile becomes an image of the local store."""
+"""`forkyard image build`: a Dockerfile becomes an image of a provider's store."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from forkyard.cli.options import option, pairs
+from forkyard.cli.options import Provider, option, pairs
 from forkyard.cli.output import complain, say
 from forkyard.errors import ConfigError
 from forkyard.image import BuildOptions, build, tag
-from forkyard.sandbox import NO_NETWORK, PUBLIC, Network
-from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox import NO_NETWORK, PUBLIC, ImageProvider, Network, image_provider
+from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider
 
 _SECRET_BYTES = 512 * 1024
 
@@ -36,6 +37,7 @@ def build_(  # noqa: PLR0913 - the options of a command line
     base: Annotated[str | None, option("--base", metavar="IMAGE", help="Stands in for what the FROMs name.")] = None,
     no_cache: Annotated[bool, option("--no-cache", help="Run every step again.")] = False,
     timeout: Annotated[float | None, option("--timeout", metavar="SECONDS", help="Of the whole build.")] = None,
+    provider: Provider = DEFAULT_PROVIDER,
 ) -> None:
     """Build the image of a Dockerfile; one of the same name is replaced."""
     options = BuildOptions(
@@ -49,13 +51,20 @@ def build_(  # noqa: PLR0913 - the options of a command line
         fresh=no_cache,
         on_step=complain,
     )
-    asyncio.run(_build(directory, name, options))
+    asyncio.run(_build(provider, directory, name, options))
 
 
-async def _build(directory: Path, name: str, options: BuildOptions) -> None:
-    async with LocalProvider() as provider:
-        built = await build(provider, directory, options)
-        say((await tag(provider, built, name)).name)
+@asynccontextmanager
+async def image_store(provider: str) -> AsyncIterator[ImageProvider]:
+    """The store of a provider's images, by the provider's name. Raises ConfigError for one that keeps none."""
+    async with make_provider(provider) as made:
+        yield image_provider(made)
+
+
+async def _build(provider: str, directory: Path, name: str, options: BuildOptions) -> None:
+    async with image_store(provider) as store:
+        built = await build(store, directory, options)
+        say((await tag(store, built, name)).name)
 
 
 def _network(text: str) -> Network:

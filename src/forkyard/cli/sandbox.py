@@ -11,13 +11,15 @@ from typing import Annotated
 
 import typer
 
-from forkyard.cli.options import option
+from forkyard.cli.options import Provider, option
 from forkyard.cli.output import columns, complain, say, utc
 from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
-from forkyard.sandbox import Provider, Sandbox, SandboxSpec, patch
-from forkyard.sandbox.keeping import keep_policy, told
+from forkyard.sandbox import Sandbox, SandboxSpec, patch
+from forkyard.sandbox.keeping import KeepsDisks, keep_policy, told
 from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.local.provider import YardProvider
+from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider
 from forkyard.values import counted, one_line, printable
 
 app = typer.Typer(help="Make, run, fork and remove named sandboxes.", no_args_is_help=True)
@@ -27,16 +29,19 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The sandbox's name.")
 
 @app.command()
 def create(
-    name: Name, image: Annotated[str, option("--image", metavar="IMAGE", help="The image it starts from.")] = "host"
+    name: Name,
+    image: Annotated[str, option("--image", metavar="IMAGE", help="The image it starts from.")] = "host",
+    provider: Provider = DEFAULT_PROVIDER,
 ) -> None:
     """Make a stopped sandbox."""
-    asyncio.run(_create(name, image))
+    asyncio.run(_create(provider, name, image))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
     name: Name,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run in it.")],
+    provider: Provider = DEFAULT_PROVIDER,
 ) -> int:
     """Start a sandbox, run a command in it, and stop it, keeping what changed.
 
@@ -44,42 +49,50 @@ def run(
     """
     command = command[1:] if command[0] == "--" else command
     stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
-    return asyncio.run(_run(name, command, stdin))
+    return asyncio.run(_run(provider, name, command, stdin))
 
 
 @app.command()
-def fork(name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="The name of the copy.")]) -> None:
+def fork(
+    name: Name,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The name of the copy.")],
+    provider: Provider = DEFAULT_PROVIDER,
+) -> None:
     """Copy a stopped sandbox."""
-    asyncio.run(_fork(name, new))
+    asyncio.run(_fork(provider, name, new))
 
 
 @app.command()
-def ls() -> None:
+def ls(provider: Provider = DEFAULT_PROVIDER) -> None:
     """List the sandboxes."""
-    asyncio.run(_ls())
+    asyncio.run(_ls(provider))
 
 
 @app.command()
-def rm(names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names or ids.")]) -> None:
+def rm(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names or ids.")],
+    provider: Provider = DEFAULT_PROVIDER,
+) -> None:
     """Remove sandboxes; their forks keep what they share."""
-    asyncio.run(_rm(names))
+    asyncio.run(_rm(provider, names))
 
 
 @app.command()
 def diff(
     name: Name,
     as_patch: Annotated[bool, option("--patch", help="Print a unified diff of text files instead.")] = False,
+    provider: Provider = DEFAULT_PROVIDER,
 ) -> None:
     """Tell what a stopped sandbox changed of the image or template it started from.
 
     A line is A, M or D (added, modified, deleted) and a path; a deleted directory stands for what was in it.
     """
-    asyncio.run(_diff(name, as_patch))
+    asyncio.run(_diff(provider, name, as_patch))
 
 
 @app.command()
 def du() -> None:
-    """Tell the room sandboxes and images take on disk: their own, and what they share with others."""
+    """Tell the room sandboxes and images take in FORKYARD_HOME: their own, and what they share with others."""
     asyncio.run(_du())
 
 
@@ -89,23 +102,24 @@ def sweep(
         str | None,
         option("--older-than", metavar="AGE", help="Also remove named sandboxes not used for so long, as 7d or 12h."),
     ] = None,
+    provider: Provider = DEFAULT_PROVIDER,
 ) -> None:
     """Remove what dead processes left behind, and say what it was. Never what runs, never an image.
 
     Disks of rollouts that were kept go by their policy (FORKYARD_KEEP_DAYS, FORKYARD_KEEP_GB; 0 forgets all of them).
     """
-    asyncio.run(_sweep(None if older_than is None else _seconds(older_than)))
+    asyncio.run(_sweep(provider, None if older_than is None else _seconds(older_than)))
 
 
-async def _create(name: str, image: str) -> None:
-    async with LocalProvider() as provider:
-        await _kept(await provider.create(SandboxSpec(image=image, name=name)))
+async def _create(provider: str, name: str, image: str) -> None:
+    async with make_provider(provider) as made:
+        await _kept(await made.create(SandboxSpec(image=image, name=name)))
     say(name)
 
 
-async def _fork(name: str, new: str) -> None:
-    async with LocalProvider() as provider:
-        source = await provider.open(name)
+async def _fork(provider: str, name: str, new: str) -> None:
+    async with make_provider(provider) as made:
+        source = await made.open(name)
         await _kept(await source.fork(new))
     say(new)
 
@@ -119,10 +133,10 @@ async def _kept(sandbox: Sandbox) -> None:
         raise
 
 
-async def _run(name: str, command: list[str], stdin: bytes) -> int:
+async def _run(provider: str, name: str, command: list[str], stdin: bytes) -> int:
     code = 0
     with Interrupt() as interrupt:
-        async with LocalProvider() as provider, _started(provider, name) as sandbox:
+        async with _started(provider, name) as sandbox:
             code = await _passed_through(sandbox, command, stdin)
     return code if interrupt.signal is None else 128 + interrupt.signal
 
@@ -145,35 +159,36 @@ async def _passed_through(sandbox: Sandbox, command: list[str], stdin: bytes) ->
 
 
 @asynccontextmanager
-async def _started(provider: Provider, name: str) -> AsyncIterator[Sandbox]:
-    sandbox = await provider.open(name)
-    await sandbox.start()
-    try:
-        yield sandbox
-    finally:
-        await sandbox.stop()
+async def _started(provider: str, name: str) -> AsyncIterator[Sandbox]:
+    async with make_provider(provider) as made:
+        sandbox = await made.open(name)
+        await sandbox.start()
+        try:
+            yield sandbox
+        finally:
+            await sandbox.stop()
 
 
-async def _ls() -> None:
-    async with LocalProvider() as provider:
-        found = await provider.sandboxes()
-        kept = await provider.kept_disks()
+async def _ls(provider: str) -> None:
+    async with make_provider(provider) as made:
+        found = await made.sandboxes()
+        kept = await made.kept_disks() if isinstance(made, KeepsDisks) else []
     rows = [(box.name or box.id, box.state, box.image, box.parent or "-", utc(box.created)) for box in found]
     say(columns(("NAME", "STATE", "IMAGE", "PARENT", "CREATED"), rows))
     if kept:
         complain(f"kept beside these: {told(kept, keep_policy())}")
 
 
-async def _rm(names: list[str]) -> None:
-    async with LocalProvider() as provider:
-        found = [await provider.open(name) for name in names]
+async def _rm(provider: str, names: list[str]) -> None:
+    async with make_provider(provider) as made:
+        found = [await made.open(name) for name in names]
         for sandbox in found:
             await sandbox.close()
 
 
-async def _diff(name: str, as_patch: bool) -> None:
-    async with LocalProvider() as provider:
-        sandbox = await provider.open(name)
+async def _diff(provider: str, name: str, as_patch: bool) -> None:
+    async with make_provider(provider) as made:
+        sandbox = await made.open(name)
         if as_patch:
             text = await patch(sandbox)
             sys.stdout.write(printable(text) if sys.stdout.isatty() else text)  # a file gets it as it is
@@ -197,12 +212,16 @@ def _seconds(age: str) -> float:
     return float(int(age[:-1]) * units[age[-1]])
 
 
-async def _sweep(older_than: float | None) -> None:
-    async with LocalProvider() as provider:
-        removed = await provider.sweep()
-        if older_than is not None:
-            removed += await provider.sweep_unused(older_than)
-        if pruned := await provider.prune_kept(keep_policy()):
+async def _sweep(provider: str, older_than: float | None) -> None:
+    async with make_provider(provider) as made:
+        if older_than is not None and not isinstance(made, YardProvider):
+            raise ConfigError(
+                f"--older-than: the provider {provider} does not note when a sandbox was used: leave it out"
+            )
+        removed = await made.sweep()
+        if older_than is not None and isinstance(made, YardProvider):
+            removed += await made.sweep_unused(older_than)
+        if isinstance(made, KeepsDisks) and (pruned := await made.prune_kept(keep_policy())):
             removed.append(f"{counted(len(pruned), 'kept disk')}: the policy keeps no more")
     for sentence in removed:
         say(sentence)

@@ -24,6 +24,8 @@ async def keep_logs(trace: Trace, sandbox: Sandbox, directory: Path) -> None:
     for part in PARTS:
         (directory / part).mkdir(parents=True, exist_ok=True)
     await _keep(trace, sandbox, LOGS, directory)
+    if trace.verifier.get("apart"):  # the verifier's is in memory, and no archive enters another file system
+        await _keep(trace, sandbox, f"{LOGS}/verifier", directory / "verifier")
 
 
 async def keep_parts(trace: Trace, sandbox: Sandbox, directory: Path, parts: Sequence[str]) -> None:

@@ -6,20 +6,18 @@ itself, so that a project can be ended, or swept, by whoever finds it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.programs import run
+from forkyard.sandbox.composefile import MAIN, brings_image
 from forkyard.sandbox.composing import ComposePlan
-from forkyard.sandbox.docker.composefile import MAIN, brings_image
 from forkyard.sandbox.docker.images import reference
 from forkyard.sandbox.values import Limits
 from forkyard.values import MIB, tail
@@ -100,30 +98,13 @@ class Compose:
         await self._run("up", "--detach", "--no-color", "--quiet-pull")
 
     async def _run(self, *arguments: str) -> str:
-        """What the program writes; SandboxError when it fails. It is killed when its caller is cancelled."""
+        """What the program writes; SandboxError when it fails, TimeoutError when it needs longer than the whole may."""
         files = [word for file in self.files for word in ("--file", str(file))]
         options = ["--project-name", self._project, "--project-directory", str(self._plan.directory), *files]
-        process = await asyncio.create_subprocess_exec(
-            self._program,
-            *options,
-            *arguments,
-            env=self._environment(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            assert process.stdout is not None and process.stderr is not None
-            said, complained = await asyncio.gather(_end_of(process.stdout), _end_of(process.stderr))
-            await process.wait()
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
-            raise
-        if process.returncode != 0:
-            text = complained.decode("utf-8", "replace").strip()
+        argv = [self._program, *options, *arguments]
+        code, said, complaints = await run(argv, env=self._environment(), seconds=self._plan.timeout, keep=_KEPT)
+        if code != 0:
+            text = complaints.decode("utf-8", "replace").strip()
             raise SandboxError(f"`{self._program} {arguments[0]}` failed: {tail(text, _SAID)}")
         return said.decode("utf-8", "replace")
 
@@ -144,14 +125,6 @@ class Compose:
             variables |= {f"HOST_{word}": str(self._work / name), f"ENV_{word}": f"/logs/{name}"}
         own = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
         return {**own, **variables, **plan.variables, "DOCKER_HOST": f"unix://{self._socket}"}
-
-
-async def _end_of(stream: asyncio.StreamReader) -> bytes:
-    kept = bytearray()
-    while data := await stream.read(_KEPT):
-        kept += data
-        del kept[:-_KEPT]
-    return bytes(kept)
 
 
 def bounds(limits: Limits) -> dict[str, Any]:

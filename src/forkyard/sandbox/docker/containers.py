@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.locks import Owners
 from forkyard.sandbox.docker.agent import HERE
 from forkyard.sandbox.docker.engine import Engine, Refused
 from forkyard.sandbox.docker.images import HOME_LABEL, OWNER_LABEL, RECORD_LABEL, UNSET, to_docker
@@ -19,7 +20,6 @@ from forkyard.sandbox.docker.meeting import Meeting, make_place, remove_place
 from forkyard.sandbox.docker.record import Record
 from forkyard.sandbox.docker.tools import Tools, make_tools
 from forkyard.sandbox.local.cgroups import DEFAULT_PIDS
-from forkyard.sandbox.local.home import Engines
 from forkyard.sandbox.values import ImageConfig, Limits, Mount
 from forkyard.values import MIB, tail
 
@@ -43,17 +43,17 @@ class Containers:
         self.home_id = hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]
         self.guests: set[Callable[[], Awaitable[None]]] = set()  # how each sandbox leaves when the provider is closed
         self.templates: set[str] = set()  # images that stopped sandboxes of this process are forked from
-        self._owners: Engines | None = None
+        self._owners: Owners | None = None
         self._tools: Tools | None = None
         self._starting = asyncio.Semaphore(AT_ONCE)
         self._preparing = asyncio.Lock()
 
     @property
-    def owners(self) -> Engines:
+    def owners(self) -> Owners:
         """Who of those that share the home are alive."""
         if self._owners is None:
             (self.home / "engines").mkdir(parents=True, exist_ok=True)
-            self._owners = Engines(self.home)
+            self._owners = Owners(self.home / "engines")
         return self._owners
 
     async def tools(self) -> Tools:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.sandbox.composefile import MAIN
 from forkyard.sandbox.composing import ComposePlan
 from forkyard.sandbox.docker.compose import LOGS, Compose, bounds, mounted
-from forkyard.sandbox.docker.composefile import MAIN
 from forkyard.sandbox.docker.containers import REMOVE, Containers, DiskMissing, has_its_disk, mounts
 from forkyard.sandbox.docker.engine import Engine
 from forkyard.sandbox.docker.images import UNSET, from_docker
@@ -37,6 +37,10 @@ class ServiceSandbox(DockerSandbox):
         super().__init__(project.containers, container, record, "", None)
         project.containers.guests.discard(self._leave)  # it ends with its project
         self.project = project
+
+    async def service(self, name: str) -> ServiceSandbox:
+        """Another service of the project."""
+        return await self.project.service(name)
 
     async def connect_to(self) -> ServiceSandbox:
         """Start what answers for it, in the container that runs."""

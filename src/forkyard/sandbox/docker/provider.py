@@ -18,7 +18,7 @@ from forkyard.sandbox.docker.images import HOME_LABEL, SCRATCH, described, name_
 from forkyard.sandbox.docker.project import Project, bring_up
 from forkyard.sandbox.docker.record import Record, record_of, state_of
 from forkyard.sandbox.docker.sandbox import DockerSandbox, launched
-from forkyard.sandbox.docker.sweep import sweep
+from forkyard.sandbox.docker.sweep import has_ended, owner_is_dead, sweep
 from forkyard.sandbox.findings import Finding
 from forkyard.sandbox.local.cgroups import ROOT
 from forkyard.sandbox.local.mounts import check_sources
@@ -34,12 +34,14 @@ _ALWAYS = frozenset(
         Feature.ALLOWLIST,
         Feature.PUBLIC_NETWORK,
         Feature.LIVE_NETWORK,
+        Feature.NETWORK_RULES,
         Feature.LISTEN,
         Feature.CONNECT,
         Feature.IMAGES,
         Feature.FORK,
         Feature.FORK_RUNNING,
         Feature.PAUSE,
+        Feature.SURVIVES,
         Feature.MOUNTS,
         Feature.USERS,
         Feature.PROCESSES,
@@ -107,6 +109,7 @@ class DockerProvider:
             user=config.user if spec.user is None else spec.user,
             limits=spec.limits,
             mounts=spec.mounts,
+            survives=spec.survives,
         )
         box = await launched(self._containers, record, image)
         return await box.on_network(spec.network)
@@ -115,14 +118,21 @@ class DockerProvider:
         """A stopped sandbox kept earlier (see the protocol)."""
         for container, record in await self._all():
             if id_or_name in (container["Id"], record.name):
-                return self._opened(container, record)
+                return self._opened(container, record, await self._is_stopped(container, record))
         raise ConfigError(
             f"there is no sandbox {id_or_name!r} in Docker; `docker ps --all --filter label={HOME_LABEL}` lists them"
         )
 
-    def _opened(self, container: dict[str, Any], record: Record) -> DockerSandbox:
+    async def _is_stopped(self, container: dict[str, Any], record: Record) -> bool:
+        """Whether a container does not run; one that outlives its owner may be about to end with it."""
+        if state_of(container) == "stopped":
+            return True
+        orphaned = record.survives and owner_is_dead(self._containers, container)
+        return orphaned and await has_ended(self._containers, container["Id"])
+
+    def _opened(self, container: dict[str, Any], record: Record, stopped: bool) -> DockerSandbox:
         box = self._boxes.get(container["Id"])
-        if state_of(container) != "stopped":
+        if not stopped:
             raise ConfigError(
                 f"sandbox {record.name or container['Id'][:12]!r} is running; only a stopped one is opened"
             )

@@ -27,6 +27,12 @@ class Record:
     user: str
     limits: Limits = Limits()
     mounts: tuple[Mount, ...] = ()
+    survives: bool = False
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it stays, stopped, when the process that runs it ends in good order."""
+        return self.name is not None or self.survives
 
     def container_name(self, home: str) -> str:
         """A name for the container: one of its own, or the same for all in a home who want to be called `name`."""

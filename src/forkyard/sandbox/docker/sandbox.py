@@ -146,13 +146,15 @@ class DockerSandbox(HeldSandbox[Live]):
             await self._containers.drop_image(self._image)
 
     async def _leave(self) -> None:
-        """The provider is closed: a stopped sandbox with a name stays."""
+        """The provider is closed: a stopped sandbox with a name stays, and one that survives is stopped for that."""
         async with self._turns.one:  # until what was begun is done
             pass
-        if self._record.name is None or self._live is not None:
-            await self.close()
-        else:
+        if self._record.survives:
+            await self.stop()
+        if self._record.lasts and self._live is None:
             await self._unseal()
+        else:
+            await self.close()
 
 
 async def launched(containers: Containers, record: Record, image: str) -> DockerSandbox:

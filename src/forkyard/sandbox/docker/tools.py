@@ -6,11 +6,8 @@ An image needs no Python then, nor any other program (see `ownpython`).
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import py_compile
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -19,18 +16,16 @@ from forkyard.errors import ConfigError
 from forkyard.sandbox import ownpython
 from forkyard.sandbox.docker.agent import HERE
 from forkyard.sandbox.inside import PLACE
-from forkyard.sandbox.ownpython import FIND_MAPPED, PYTHON, STANDARD, VERSION, command, loader_of
+from forkyard.sandbox.ownpython import PYTHON, STANDARD, VERSION, command
 from forkyard.values import new_id
 
 _PROGRAM = f"import sys; sys.path.append('{HERE}/app'); from agent import agent; agent.main()"
-_ASK = f"""
-import json, sys
+_ASK = """
+import sys
 sys.path += sys.argv[1:]
 from agent import agent
 specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
-files = sorted({{spec.origin for spec in specs if spec and spec.has_location and spec.origin}})
-{FIND_MAPPED}
-print(json.dumps([files, mapped]))
+files = sorted({spec.origin for spec in specs if spec and spec.has_location and spec.origin})
 """
 
 
@@ -63,20 +58,11 @@ def _digest() -> str:
 
 
 def _build(draft: Path, target: Path) -> None:
-    asked = [sys.executable, "-I", "-S", "-c", _ASK, PLACE, str(Path(__file__).parent)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False, env={})
-    if done.returncode != 0:
-        raise ConfigError(f"this Python cannot run in a container: {done.stderr.strip()[-500:]}")
-    files, mapped = json.loads(done.stdout)
-    loader = loader_of([Path(path) for path in mapped])
+    files, mapped = ownpython.asked(_ASK, PLACE, str(Path(__file__).parent), isolated=True)
     try:
-        _place(str(PYTHON), draft / "bin/python")
-        _place(str(loader), draft / "so/loader")
-        for path in mapped:
-            if ".so" in Path(path).name and path not in files:
-                _place(path, draft / "so" / Path(path).name)
-        for path in (*files, str(STANDARD / "os.py")):
-            _place_module(Path(path), draft)
+        ownpython.place(draft, mapped, skip=lambda path: path in files)
+        for path in (*files, STANDARD / "os.py"):
+            _place_module(path, draft)
         (draft / sys.platlibdir / VERSION / "lib-dynload").mkdir(parents=True, exist_ok=True)
         (draft / "run").mkdir()
         draft.chmod(0o755)
@@ -93,15 +79,9 @@ def _place_module(path: Path, draft: Path) -> None:
     elif path.suffix == ".py":
         _compiled(path, draft / "lib" / VERSION / path.relative_to(STANDARD))
     else:
-        _place(str(path), draft / sys.platlibdir / VERSION / "lib-dynload" / path.name)
+        ownpython.copy(path, draft / sys.platlibdir / VERSION / "lib-dynload" / path.name)
 
 
 def _compiled(path: Path, target: Path) -> None:
-    _place(str(path), target)
+    ownpython.copy(path, target)
     py_compile.compile(str(target), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-
-
-def _place(source: str, target: Path) -> None:
-    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-    target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)

@@ -42,6 +42,8 @@ _FEATURES = frozenset(
         Feature.MOUNTS,
         Feature.USERS,
         Feature.PROCESSES,
+        Feature.LIMIT_FILES,
+        Feature.LIMIT_OUTPUT,
     }
 )
 

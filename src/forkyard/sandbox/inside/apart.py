@@ -1,7 +1,7 @@
 """A process in a sandbox, and yet apart from those that run there: it starts commands they have no hold on.
 
     the same        processes, network, users, limits, and every file of the disk
-    its own         its mounts, in which some directories are in memory, and empty at first
+    its own         some directories, which are in memory, and empty at first
 
 Whoever was there before is in a domain of Landlock, and this process is not: so it cannot send a signal to it or what
 it starts, trace them, or enter their mounts, descriptors and memory by /proc. The other way round all of it goes.
@@ -13,7 +13,6 @@ import errno
 import os
 import signal
 import socket
-import stat
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -22,9 +21,7 @@ from typing import Any
 from . import kernel, marks, rootfs, wire
 from .beside import Beside
 
-MOST = 1000  # entries of a directory that is shown one by one
 _GROUPS = 8
-_PLACE = "/proc"  # a mount that nobody can have moved; what it shows is taken along
 _ROUNDS = 1000
 
 
@@ -123,67 +120,59 @@ def _children() -> list[int]:
 
 
 def _build(own: Collection[list[str]]) -> None:
-    """Stand on a root of one's own that shows what the sandbox's shows, but for what is nobody else's.
+    """Have mounts of one's own, those of the sandbox but for directories in memory that are nobody else's.
 
-    Whoever can write to the sandbox's root could rename what is in it. So each entry is mounted by itself, on names
-    that are in memory.
+    Whoever can write to the sandbox's root could rename what is in it, and so what is mounted there. So each directory
+    on the way is made a mount in the sandbox as well: what somebody has mounted, the kernel lets them not move.
     """
+    root = os.open("/", kernel.REAL_FOLDER)
+    for path in own:
+        folder = root
+        for name in path:
+            below = _held(folder, name)
+            if folder != root:
+                os.close(folder)
+            folder = below
+        os.close(folder)
+    os.close(root)
     kernel.unshare(kernel.NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    root = os.open("/", kernel.REAL_FOLDER)
-    proc = kernel.clone_tree(root, "proc")
-    kernel.mount("tmpfs", _PLACE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")
-    _show(root, _PLACE, own)
-    os.mkdir(f"{_PLACE}/proc")
-    kernel.attach(proc, f"{_PLACE}/proc")
-    os.close(proc)
-    os.close(root)
-    kernel.pivot_into(_PLACE)
-
-
-def _show(folder: int, target: str, own: Collection[list[str]]) -> None:
-    """Have the directory `target` show the entries of another, but for `own`, which are made anew."""
-    names = os.listdir(folder)
-    if len(names) > MOST:
-        raise OSError(errno.E2BIG, f"there are more than {MOST} entries in {target.removeprefix(_PLACE) or '/'}")
-    for name in names:
-        if [name] in own or (target == _PLACE and name == "proc"):
-            continue
-        beneath = [path[1:] for path in own if path[0] == name]
-        with suppress(FileNotFoundError):  # removed meanwhile
-            if beneath:
-                _show_folder(folder, name, f"{target}/{name}", beneath)
-            else:
-                _show_one(folder, name, f"{target}/{name}")
     for path in own:
-        os.makedirs("/".join([target, *path]), 0o755, exist_ok=True)
+        kernel.mount("tmpfs", "/" + "/".join(path), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")
 
 
-def _show_folder(folder: int, name: str, target: str, own: Collection[list[str]]) -> None:
-    os.mkdir(target)
+def _held(folder: int, name: str) -> int:
+    """The directory `name` of another, from now on a mount: nobody inside can rename, replace or remove it."""
+    for _ in range(_ROUNDS):
+        below = _opened(folder, name)
+        if below is None:
+            continue
+        if _mount_of(below) != _mount_of(folder):
+            return below
+        tree = kernel.clone_tree(below, ".")
+        try:
+            kernel.attach(tree, below)  # wherever it is called by now: what has the name is looked at again
+        finally:
+            os.close(tree)
+            os.close(below)
+    raise OSError(errno.EBUSY, f"somebody keeps replacing {name!r}")
+
+
+def _opened(folder: int, name: str) -> int | None:
+    """A directory; None when one had to be made, in the place of whatever else was there."""
     try:
-        below = os.open(name, kernel.REAL_FOLDER, dir_fd=folder)
+        return os.open(name, kernel.REAL_FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=folder)
     except OSError as err:
-        if err.errno in (errno.ENOTDIR, errno.ELOOP):  # somebody put something else there: nothing of it is shown
-            return
-        raise
-    try:
-        _show(below, target, own)
-    finally:
-        os.close(below)
+        if err.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):  # it is something else again
+            os.unlink(name, dir_fd=folder)
+    return None
 
 
-def _show_one(folder: int, name: str, target: str) -> None:
-    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if stat.S_ISLNK(status.st_mode):
-        os.symlink(os.readlink(name, dir_fd=folder), target)
-        return
-    tree = kernel.clone_tree(folder, name)
-    try:
-        if stat.S_ISDIR(os.fstat(tree).st_mode):
-            os.mkdir(target)
-        else:
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        kernel.attach(tree, target)
-    finally:
-        os.close(tree)
+def _mount_of(fd: int) -> str:
+    with open(f"/proc/self/fdinfo/{fd}") as file:
+        return next(line for line in file if line.startswith("mnt_id:"))

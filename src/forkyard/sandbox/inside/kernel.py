@@ -27,6 +27,7 @@ REAL_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FOLDER_OR_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # for `open_beneath` alone, which says how far links lead
 
 FICLONE = 0x40049409  # ioctl
+XFS = 0x58465342  # of `kind_of_file_system`
 
 _SYS_PIVOT_ROOT = 155 if _X86 else 41
 _SYS_CAPSET = 126 if _X86 else 91
@@ -54,6 +55,14 @@ def _check(result: int, what: str, *details: object) -> int:
 
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode(errors="surrogateescape")
+
+
+def kind_of_file_system(path: str) -> int:
+    """The number that statfs(2) has for the kind of file system that `path` lies on."""
+    buffer = ctypes.create_string_buffer(256)  # larger than the structure, which begins with it
+    _check(_libc.statfs(_bytes(path), buffer), "statfs {!r}", path)
+    (kind,) = struct.unpack_from("@l", buffer)
+    return int(kind)
 
 
 def mount(source: str | None, target: str, fstype: str | None, flags: int = 0, data: str | None = None) -> None:

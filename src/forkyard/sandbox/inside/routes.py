@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import sys
+from contextlib import suppress
 
 from . import kernel
 
@@ -21,6 +22,7 @@ def main(user_fd: int, net_fd: int, closed: list[str], command: list[str]) -> No
         try:
             kernel.enter_namespace(user_fd, kernel.NEWUSER)
             kernel.enter_namespace(net_fd, kernel.NEWNET)
+            hurry_addresses()
             close_ways(closed)
         except OSError as err:
             os._exit(err.errno or 1)
@@ -36,15 +38,27 @@ def main(user_fd: int, net_fd: int, closed: list[str], command: list[str]) -> No
 
 
 def close_ways(ranges: list[str]) -> None:
-    """Add a route that refuses each of the IPv4 ranges."""
+    """Add a route that refuses each of the ranges."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel_end:
         kernel_end.bind((0, 0))
         for number, text in enumerate(ranges, 1):
             address, _, length = text.partition("/")
-            route = struct.pack("=8BI", socket.AF_INET, int(length), 0, 0, _MAIN_TABLE, _STATIC, 0, _UNREACHABLE, 0)
-            route += struct.pack("=HH", 8, _DESTINATION) + socket.inet_aton(address)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            target = socket.inet_pton(family, address)
+            route = struct.pack("=8BI", family, int(length), 0, 0, _MAIN_TABLE, _STATIC, 0, _UNREACHABLE, 0)
+            route += struct.pack("=HH", 4 + len(target), _DESTINATION) + target
             head = struct.pack("=IHHII", 16 + len(route), _NEW_ROUTE, _REQUEST_ACK_REPLACE_CREATE, number, 0)
             kernel_end.send(head + route)
             (code,) = struct.unpack_from("=i", kernel_end.recv(4096), 16)
             if code != 0:
                 raise OSError(-code, os.strerror(-code), text) if code < 0 else OSError(errno.EPROTO, "netlink")
+
+
+def hurry_addresses() -> None:
+    """Have an interface take its IPv6 address as soon as it is told one: nobody else is on its network.
+
+    Where these settings cannot be written (/proc/sys read-only) it has one three seconds later.
+    """
+    for name in ("accept_dad", "router_solicitation_delay"):
+        with suppress(OSError), open(f"/proc/sys/net/ipv6/conf/default/{name}", "w") as file:
+            file.write("0")

@@ -319,7 +319,7 @@ def _remove_tree(folder: int, name: str) -> None:
             below = next(names, None)
             if below is None:
                 os.close(stack.pop()[1])
-                os.rmdir(done, dir_fd=stack[-1][1] if stack else folder)
+                _remove_folder(done, stack[-1][1] if stack else folder)
             elif stat.S_ISDIR(os.stat(below, dir_fd=at, follow_symlinks=False).st_mode):
                 stack.append(_opened(at, below))
             else:
@@ -327,6 +327,15 @@ def _remove_tree(folder: int, name: str) -> None:
     finally:
         for _, fd, _ in stack:
             os.close(fd)
+
+
+def _remove_folder(name: str, folder: int) -> None:
+    """Delete an empty directory; something mounted, which no guest can have done, can be no more than empty."""
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError as err:
+        if err.errno != errno.EBUSY:
+            raise
 
 
 def _opened(folder: int, name: str) -> tuple[str, int, Iterator[str]]:

@@ -134,12 +134,16 @@ def _free_space(home: Path) -> Finding:
 
 def file_system_of(path: Path) -> str:
     """The kind of file system that `path` lies on."""
-    kinds = {}
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:  # by its mount: what a directory of btrfs says its device is, no mount does
+        about = dict(line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines())
+    finally:
+        os.close(fd)
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
-        kinds[fields[2]] = fields[fields.index("-") + 1]
-    device = path.stat().st_dev
-    return kinds.get(f"{os.major(device)}:{os.minor(device)}", "an unknown file system")
+        if fields[0] == about["mnt_id"].strip():
+            return fields[fields.index("-") + 1]
+    return "an unknown file system"
 
 
 def _can_reflink(directory: Path) -> bool:

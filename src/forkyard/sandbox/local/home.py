@@ -1,10 +1,9 @@
-"""The directory everything is kept in, and which of the processes that share it are alive."""
+"""The directory everything is kept in."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -49,46 +48,3 @@ def _spread_directories(path: Path) -> None:
             fcntl.ioctl(fd, set_flags, struct.pack("I", flags | topdir))
     finally:
         os.close(fd)
-
-
-class Engines:
-    """The engines of a home: each is a file, locked by its process for as long as that lives. `own` is this one's."""
-
-    def __init__(self, home: Path) -> None:
-        self._directory = home / "engines"
-        self.own = secrets.token_hex(8)
-        # Locked under another name first: a file of that name without a lock is a dead engine's.
-        unlocked = self._directory / f".{self.own}"
-        self._lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unlocked.rename(self._directory / self.own)
-
-    def close(self, *, tidy: bool) -> None:
-        """End this one; one that is not `tidy` left something behind, and is a dead one's to the next sweep."""
-        os.close(self._lock)
-        if tidy:
-            self.forget(self.own)
-
-    def dead(self) -> list[str]:
-        """Those whose process ended without cleaning up."""
-        return [path.name for path in sorted(self._directory.glob("[!.]*")) if self.is_dead(path.name)]
-
-    def is_dead(self, engine: str) -> bool:
-        """Whether the process of an engine has ended."""
-        if engine == self.own:
-            return False
-        try:
-            fd = os.open(self._directory / engine, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
-        return True
-
-    def forget(self, engine: str) -> None:
-        """Remove the file of an engine that has ended."""
-        (self._directory / engine).unlink(missing_ok=True)

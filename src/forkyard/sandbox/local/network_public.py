@@ -19,12 +19,14 @@ from forkyard.sandbox.held.channel import Channel
 from forkyard.sandbox.inside import PLACE
 from forkyard.sandbox.inside.kernel import NEWNET, NEWUSER
 from forkyard.sandbox.local.network_filter import attach_filter, packet_filter
-from forkyard.sandbox.network.addresses import NOT_PUBLIC
+from forkyard.sandbox.network.addresses import NOT_PUBLIC, NOT_PUBLIC_V6, PUBLIC_V6, AddressRange
 
 PATIENCE = 15.0
 _INTERFACE = "tap0"
 _NAME_SERVER = "10.0.2.3"  # slirp4netns answers there, from what this machine's own resolver knows
 _ITS_NETWORK = ipaddress.IPv4Network("10.0.2.0/24")
+_BESIDE_PUBLIC_V6 = tuple(map(ipaddress.IPv6Network, ("::/3", "4000::/2", "8000::/1")))
+_REFUSES = 0x0200  # the flag of a route that leads nowhere
 _ASK_KIND = 0xB703  # ioctl NS_GET_NSTYPE
 _START = (
     "import sys, json; sys.path.append(sys.argv[1]); from inside import routes; routes.main(*json.loads(sys.argv[2]))"
@@ -61,8 +63,9 @@ class PublicNetwork:
         ready, told = os.pipe()
         fds = [user, net, watched, told]
         try:
-            closed = [str(block) for block in _closed_ways()]
-            arguments = json.dumps([user, net, closed, _command(net, watched, told)])
+            ipv6 = reaches_ipv6()
+            closed = _closed_ways(ipv6)
+            arguments = json.dumps([user, net, list(map(str, closed)), _command(net, watched, told, ipv6)])
             process = subprocess.Popen(  # noqa: ASYNC220 - a few milliseconds, once for a sandbox that asks for it
                 [sys.executable, "-I", "-S", "-c", _START, PLACE, arguments],
                 pass_fds=fds,
@@ -82,7 +85,7 @@ class PublicNetwork:
         network = cls(process, alive)
         try:
             await _until_ready(process, ready)
-            await asyncio.to_thread(_keep_in, process.pid)
+            await asyncio.to_thread(_keep_in, process.pid, closed, ipv6)
         except BaseException:
             await network.close()
             raise
@@ -118,13 +121,14 @@ def _read_and_close(fd: int) -> bytes:
         os.close(fd)
 
 
-def _command(net: int, watched: int, told: int) -> list[str]:
+def _command(net: int, watched: int, told: int, ipv6: bool) -> list[str]:
     return [
         program() or "slirp4netns",
         "--configure",
         "--disable-host-loopback",
         "--enable-sandbox",
         "--enable-seccomp",
+        *(["--enable-ipv6"] if ipv6 else []),
         f"--exit-fd={watched}",
         f"--ready-fd={told}",
         "--netns-type=path",
@@ -133,17 +137,21 @@ def _command(net: int, watched: int, told: int) -> list[str]:
     ]
 
 
-def _keep_in(pid: int) -> None:
+def _keep_in(pid: int, closed: list[AddressRange], ipv6: bool) -> None:
     try:
-        attach_filter(pid, packet_filter(_closed_ways(), [ipaddress.IPv4Address(_NAME_SERVER)]))
+        attach_filter(pid, packet_filter(closed, [ipaddress.IPv4Address(_NAME_SERVER)], ipv6=ipv6))
     except OSError as err:
         raise SandboxError(f"no public network could be had: its interface takes no filter ({err})") from err
 
 
-def _closed_ways() -> list[ipaddress.IPv4Network]:
+def _closed_ways(ipv6: bool) -> list[AddressRange]:
     """The ranges that are not public, and this machine's own addresses, which a firewall may keep from the public."""
     own = [address for address in map(ipaddress.IPv4Address, own_addresses()) if not _is_inside_anyway(address)]
-    return [*NOT_PUBLIC, *map(ipaddress.IPv4Network, own)]
+    closed: list[AddressRange] = [*NOT_PUBLIC, *map(ipaddress.IPv4Network, own)]
+    if ipv6:
+        own_v6 = [block for block in map(ipaddress.IPv6Network, own_addresses_v6()) if block.subnet_of(PUBLIC_V6)]
+        closed += [*_BESIDE_PUBLIC_V6, *NOT_PUBLIC_V6, *own_v6]
+    return closed
 
 
 def _is_inside_anyway(address: ipaddress.IPv4Address) -> bool:
@@ -153,9 +161,31 @@ def _is_inside_anyway(address: ipaddress.IPv4Address) -> bool:
 
 def own_addresses() -> list[str]:
     """The IPv4 addresses of this machine."""
-    table = Path("/proc/net/fib_trie")
-    text = table.read_text() if table.exists() else ""
-    return sorted(set(re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", text)))
+    return sorted(set(re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", _net_table("fib_trie"))))
+
+
+def own_addresses_v6() -> list[str]:
+    """The IPv6 addresses of this machine."""
+    return sorted({_written(line.split()[0]) for line in _net_table("if_inet6").splitlines()})
+
+
+def reaches_ipv6() -> bool:
+    """Whether this machine has a way to any public IPv6 address."""
+    for line in _net_table("ipv6_route").splitlines():
+        target, length, *_, flags, _ = line.split()
+        leads = ipaddress.IPv6Network(f"{_written(target)}/{int(length, 16)}").overlaps(PUBLIC_V6)
+        if leads and not int(flags, 16) & _REFUSES:
+            return True
+    return False
+
+
+def _net_table(name: str) -> str:
+    table = Path("/proc/net", name)
+    return table.read_text() if table.exists() else ""
+
+
+def _written(digits: str) -> str:
+    return str(ipaddress.IPv6Address(int(digits, 16)))
 
 
 async def _namespaces(channel: Channel) -> tuple[int, int]:

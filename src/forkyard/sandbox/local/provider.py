@@ -208,6 +208,7 @@ class LocalProvider(YardProvider):
             Feature.ALLOWLIST,
             Feature.PUBLIC_NETWORK,
             Feature.LIVE_NETWORK,
+            Feature.NETWORK_RULES,
             Feature.LISTEN,
             Feature.CONNECT,
             Feature.IMAGES,

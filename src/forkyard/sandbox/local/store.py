@@ -22,8 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.locks import Owners
 from forkyard.sandbox.local.box import Box, Origin, mounts_text
-from forkyard.sandbox.local.home import Engines, prepare
+from forkyard.sandbox.local.home import prepare
 from forkyard.sandbox.local.idmap import IdMap
 from forkyard.sandbox.local.rows import Rows
 from forkyard.sandbox.values import ImageConfig, Mount
@@ -44,7 +45,7 @@ class Store(Rows):
         prepare(home.absolute(), ids)
         super().__init__(home.absolute())
         self._check_settings(ids)
-        self._engines = Engines(self.home)
+        self._engines = Owners(self.home / "engines")
         self.engine = self._engines.own
 
     def close(self, *, tidy: bool) -> None:

@@ -26,8 +26,8 @@ NOT_PUBLIC = tuple(
         ),
     )
 )  # fmt: skip
-_PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
-_NOT_PUBLIC_V6 = tuple(map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
+PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
+NOT_PUBLIC_V6 = tuple(map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))  # in it
 RESOLVERS = 16
 
 
@@ -37,7 +37,7 @@ def is_public(address: Address) -> bool:
         return not any(address in block for block in NOT_PUBLIC)
     if address.ipv4_mapped is not None:
         return is_public(address.ipv4_mapped)
-    return address in _PUBLIC_V6 and not any(address in block for block in _NOT_PUBLIC_V6)
+    return address in PUBLIC_V6 and not any(address in block for block in NOT_PUBLIC_V6)
 
 
 def is_own(address: Address) -> bool:

@@ -20,10 +20,12 @@ _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _TARGET = re.compile(rb"[\x21-\x7e]+")
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
-_HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer upgrade host "
-    b"content-length transfer-encoding".split()
+HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer trailers "
+    b"transfer-encoding upgrade".split()
 )
+"""Headers of a connection, which nobody passes on; beside them those that `named_in` finds."""
+_NOT_KEPT = HOP_BY_HOP | {b"host", b"content-length"}  # those are written anew
 
 
 class BadRequestError(Exception):
@@ -106,10 +108,8 @@ def parse(head: bytes, within: tuple[str, int] | None = None) -> Request:
         raise BadRequestError("the request's target holds characters that no address has")
     headers = [_header(line) for line in lines]
     length = _body_length(headers)
-    named = {
-        word.strip().lower() for name, value in headers if name.lower() == b"connection" for word in value.split(b",")
-    }
-    kept = tuple((name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP | named)
+    named = named_in(headers)
+    kept = tuple((name, value) for name, value in headers if name.lower() not in _NOT_KEPT | named)
     if within is None:
         host, port, path = _tunnel(target) if method == b"CONNECT" else _absolute(target)
         return Request(method, host, port, path, kept, length)
@@ -118,6 +118,12 @@ def parse(head: bytes, within: tuple[str, int] | None = None) -> Request:
     wanted = [value.lower() for name, value in headers if name.lower() == b"upgrade"]
     web_socket = wanted == [b"websocket"] and b"upgrade" in named and method == b"GET" and length == 0
     return Request(method, *within, target.partition(b"#")[0], kept, length, tls=True, web_socket=web_socket)
+
+
+def named_in(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
+    """The headers that `Connection` says are of the connection too, in lower case."""
+    said = (value for name, value in headers if name.lower() == b"connection")
+    return {word.strip().lower() for value in said for word in value.split(b",")}
 
 
 def _header(line: bytes) -> tuple[bytes, bytes]:

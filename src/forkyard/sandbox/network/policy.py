@@ -18,6 +18,7 @@ WEB_PORTS = frozenset({80, 443})  # what an entry without a port means
 
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PORT = re.compile(r"[0-9]{1,5}")
+_MAPPED = 96  # bits before an IPv4 address that is written as an IPv6 one
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +159,15 @@ def _pattern(entry: str) -> _Pattern:
 
 
 def _range(text: str) -> AddressRange | None:
+    """The range that is written; one of IPv4 addresses written as IPv6 is that of the IPv4 addresses, as a host is."""
     try:
-        return None if "%" in text else ipaddress.ip_network(text)
+        found = None if "%" in text else ipaddress.ip_network(text)
     except ValueError:
         return None
+    if isinstance(found, ipaddress.IPv6Network) and found.prefixlen >= _MAPPED:
+        address = found.network_address.ipv4_mapped
+        return found if address is None else ipaddress.IPv4Network((address, found.prefixlen - _MAPPED))
+    return found
 
 
 def _no_host(entry: str) -> ConfigError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
 import stat
 from contextlib import suppress
@@ -42,6 +43,13 @@ def main() -> None:
 
 class Agent(pid1.Pid1):
     """Speaks the protocol of PID 1 (see there); to boot is to close the walls of a container that Docker has built."""
+
+    def serve(self) -> None:
+        """As PID 1 elsewhere; when the host has gone, its disk is left as a stop leaves it."""
+        super().serve()
+        with suppress(ProcessLookupError):  # nothing but this process runs
+            os.kill(-1, signal.SIGKILL)
+        _keep()
 
     def _steer(self, message: dict[str, Any]) -> None:
         if message["op"] == "boot":

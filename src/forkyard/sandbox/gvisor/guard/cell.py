@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ def tmp_in_use() -> Iterator[None]:
             os.unlink(name)
 
 
-def write_bundle(hostname: str) -> None:
+def write_bundle(hostname: str, rlimits: Mapping[str, int]) -> None:
     """What runsc has to be told of a sandbox."""
     with open(f"{_FIRST}/first", "wb") as file:
         file.write(first_process())
@@ -104,7 +104,7 @@ def write_bundle(hostname: str) -> None:
         "ociVersion": "1.0.2",
         "hostname": hostname,
         "root": {"path": DISK, "readonly": False},
-        "process": process([f"{_FIRST_INSIDE}/first"], {}, "/", (0, 0, ())),
+        "process": process([f"{_FIRST_INSIDE}/first"], {}, "/", (0, 0, ()), rlimits),
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]},
@@ -125,7 +125,9 @@ def write(path: str, value: dict[str, Any]) -> None:
         json.dump(value, file)
 
 
-def process(argv: list[str], env: dict[str, str], cwd: str, ids: tuple[int, int, tuple[int, ...]]) -> dict[str, Any]:
+def process(
+    argv: list[str], env: dict[str, str], cwd: str, ids: tuple[int, int, tuple[int, ...]], rlimits: Mapping[str, int]
+) -> dict[str, Any]:
     """A process as runsc takes it; `ids` are a user, a group and more groups.
 
     Root has the usual capabilities, others none, and nobody gains any.
@@ -140,6 +142,7 @@ def process(argv: list[str], env: dict[str, str], cwd: str, ids: tuple[int, int,
         "cwd": cwd,
         "capabilities": sets,
         "noNewPrivileges": True,
+        "rlimits": [{"type": name, "hard": value, "soft": value} for name, value in rlimits.items()],
     }
 
 

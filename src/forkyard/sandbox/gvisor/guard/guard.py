@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ _MESSAGE = 1 << 16
 _AT_ONCE = 8  # calls of runsc
 _ROUNDS = 100
 _SAID = "/run/said"
-_REFUSED = frozenset({"clear", "listen", "connect", "terminal", "namespaces", "halt"})
+_REFUSED = frozenset({"listen", "connect", "terminal", "namespaces", "halt"})
 _ALL_CAPABILITIES = frozenset(range(64))
 
 
@@ -49,6 +50,7 @@ class Guard(pid1.Pid1):
         self._lineage = Lineage()
         self._sink: socket.socket | None = None
         self._running: set[int] = set()
+        self._rlimits: dict[str, int] = {}
 
     def serve(self) -> None:
         """Answer requests and reap children until the host, or gVisor, goes away."""
@@ -92,7 +94,10 @@ class Guard(pid1.Pid1):
         if message["op"] == "boot":
             self._boot(message)
         elif message["op"] == "kill" and message["target"] in self._running:
-            self._kill_guests(message["target"])
+            request = message["target"]
+            self._kill_guests(lambda: self._lineage.tree(_guest(_files(request)[2])))
+        elif message["op"] == "clear":
+            self._kill_guests(lambda: self._lineage.everyone | {_guest(_files(each)[2]) for each in self._running})
         elif message["op"] == "place":
             with cell.inside():
                 super()._steer(message)
@@ -103,7 +108,8 @@ class Guard(pid1.Pid1):
         rootfs.mount_disk(message)
         mounts.attach(self._mounts, rootfs.ROOT)
         cell.enter(self._program)
-        cell.write_bundle(message["hostname"])
+        self._rlimits = message["rlimits"]
+        cell.write_bundle(message["hostname"], self._rlimits)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, cell.tmp_in_use():
             server.bind(cell.SINK)
             server.listen(1)
@@ -123,7 +129,7 @@ class Guard(pid1.Pid1):
         env.setdefault("HOME", account.home)
         described, log, number = _files(request)
         ids = (account.uid, account.gid, tuple(account.groups))
-        cell.write(described, cell.process(argv, env, message["cwd"], ids))
+        cell.write(described, cell.process(argv, env, message["cwd"], ids, self._rlimits))
         arguments = (f"--process={described}", f"--internal-pid-file={number}", runsc.SANDBOX)
         pid = os.posix_spawn(
             runsc.PROGRAM,
@@ -154,13 +160,12 @@ class Guard(pid1.Pid1):
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def _kill_guests(self, request: int) -> None:
-        """Kill everything a command started: stop all of it first, so that nothing forks away meanwhile."""
-        process = _guest(_files(request)[2])
+    def _kill_guests(self, known: Callable[[], set[int]]) -> None:
+        """Kill all that are `known`: stop all of it first, so that nothing forks away meanwhile."""
         stopped: set[int] = set()
         for _ in range(_ROUNDS):
             self._hear()
-            found = self._lineage.tree(process) - stopped
+            found = known() - stopped
             if not found:
                 break
             _signal(found, "STOP")

@@ -55,6 +55,11 @@ class Lineage:
         else:
             self._families.pop(group, None)
 
+    @property
+    def everyone(self) -> set[int]:
+        """Every live process that has a parent or a child."""
+        return set(self._families)
+
     def tree(self, process: int) -> set[int]:
         """The live processes of the command whose own process this is, itself among them."""
         family = self._families.get(process)

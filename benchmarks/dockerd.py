@@ -106,7 +106,7 @@ class Daemon:
 
     def wait_until_ready(self) -> str | None:
         """Why it does not start, or None once it answers."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not _answers(self.socket):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 return " ".join(self._log.read_text(errors="replace").strip().splitlines()[-1:])[:200]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import http.client
 import json
 import os
 import socket
@@ -43,26 +42,54 @@ mkdir -p -- "$PARENT" && cat > "$TEMP" && chmod "$MODE" "$TEMP" && mv -f -- "$TE
 PLACE = {"PARENT": "/data", "TEMP": "/data/.upload", "MODE": "644", "TARGET": "/data/file"}
 
 
+class Wire:
+    """A connection, and what came on it beyond what was asked for."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._held = b""
+
+    def head(self) -> bytes:
+        """A status line and headers."""
+        while (end := self._held.find(b"\r\n\r\n")) < 0:
+            self._more()
+        return self.take(end + 4)
+
+    def take(self, size: int) -> bytes:
+        """So many bytes."""
+        while len(self._held) < size:
+            self._more()
+        data, self._held = self._held[:size], self._held[size:]
+        return data
+
+    def _more(self) -> None:
+        data = self.sock.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the server has closed the connection")
+        self._held += data
+
+
 class Remote:
     """One connection to a server."""
 
     def __init__(self, port: int, key: str) -> None:
         self._port = port
-        self._headers = {"Authorization": key}
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self._connection.connect()
-        assert self._connection.sock is not None
-        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._about = f"HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: {key}\r\n"
+        self._wire = Wire(port)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The data of an answer."""
-        content = json.dumps(body) if body is not None else None
-        headers = {**self._headers, **({"Content-Type": "application/json"} if content else {})}
-        self._connection.request(method, path, content, headers)
-        answer = self._connection.getresponse()
-        text = answer.read()
-        if answer.status >= 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {text.decode()}")
+        content = json.dumps(body).encode() if body is not None else b""
+        kind = "Content-Type: application/json\r\n" if content else ""
+        head = f"{method} {path} {self._about}{kind}Content-Length: {len(content)}\r\n\r\n"
+        self._wire.sock.sendall(head.encode() + content)
+        answer = self._wire.head().lower()
+        status = int(answer[9:12])
+        size = int(answer.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0] or 0)
+        text = self._wire.take(size)
+        if status >= 300:
+            raise RuntimeError(f"{method} {path}: {status} {text.decode()}")
         return json.loads(text)["data"] if text else None
 
     def create(self, **more: Any) -> str:
@@ -103,21 +130,16 @@ class Socket:
     """A web socket's client, for small frames."""
 
     def __init__(self, port: int, path: str) -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port))
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = self._sock.makefile("rb")
+        self._wire = Wire(port)
         head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        self._sock.sendall(f"{head}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode())
-        assert b" 101 " in self._file.readline()
-        while self._file.readline() != b"\r\n":
-            pass
+        self._wire.sock.sendall(f"{head}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode())
+        assert b" 101 " in self._wire.head()
 
     def __enter__(self) -> Socket:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._sock.close()
+        self._wire.sock.close()
 
     def send(self, kind: int, data: bytes) -> None:
         size = len(data)
@@ -126,13 +148,13 @@ class Socket:
             if size < 126
             else struct.pack(">BH" if size < 1 << 16 else ">BQ", *((0xFE, size) if size < 1 << 16 else (0xFF, size)))
         )
-        self._sock.sendall(bytes([0x80 | kind]) + length + bytes(4) + data)  # the mask of zeros changes nothing
+        self._wire.sock.sendall(bytes([0x80 | kind]) + length + bytes(4) + data)  # the mask of zeros changes nothing
 
     def receive(self) -> tuple[int, bytes]:
-        first, size = self._file.read(2)
+        first, size = self._wire.take(2)
         if size >= 126:
-            (size,) = struct.unpack(">H" if size == 126 else ">Q", self._file.read(2 if size == 126 else 8))
-        return first & 0xF, self._file.read(size)
+            (size,) = struct.unpack(">H" if size == 126 else ">Q", self._wire.take(2 if size == 126 else 8))
+        return first & 0xF, self._wire.take(size)
 
 
 @contextmanager

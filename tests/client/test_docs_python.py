@@ -21,7 +21,7 @@ def test_the_programs_of_the_page_print_what_they_should(tmp_path: Path) -> None
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("FORKYARD_", "ARCHIL_"))}
     environ["FORKYARD_HOME"] = str(tmp_path)
     for program, printed in zip(programs, PRINTED, strict=True):
-        done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=100)
+        done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=280)
         assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 
 

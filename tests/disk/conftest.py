@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +11,6 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from forkyard.disk import Bucket, Disk, Disks
@@ -36,31 +35,18 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for package in ("boto3", "moto", "flask"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs the Python package {package} (pip install boto3 'moto[server]')")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     log = tmp_path_factory.mktemp("moto") / "log"
     with log.open("wb") as output:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
         server = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        _wait_for(f"http://127.0.0.1:{port}", server)
-        yield f"http://127.0.0.1:{port}"
+        while (found := re.search(r"Running on (http://\S+:\d+)", log.read_text())) is None:  # it listens by then
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        yield found[1]
     finally:
         server.kill()
         server.wait()
-
-
-def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            httpx2.get(url)
-        except httpx2.TransportError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("the S3 server did not start")
 
 
 def new_bucket(server: str) -> Bucket:

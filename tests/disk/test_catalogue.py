@@ -153,6 +153,7 @@ async def test_key_pairs_are_found_by_their_access_key(disks: Disks) -> None:
     pair = disks.access.add_pair(disk.info.id, "boto")
     assert disks.access.pair(pair.access_key) == pair
     assert disks.access.pairs(disk.info.id) == (pair,)
+    assert disks.access.every_pair() == ((pair, "d"),)
     assert pair.secret_key not in repr(pair)
     assert disks.access.remove_pair(disk.info.id, pair.access_key)
     assert disks.access.pair(pair.access_key) is None
@@ -162,6 +163,14 @@ async def test_key_pairs_are_found_by_their_access_key(disks: Disks) -> None:
     for call in (disks.access.add_pair, disks.access.add_token, disks.access.users, disks.access.allowed):
         with refused("NoSuchBucket"):
             call(disk.info.id)
+
+
+async def test_a_disk_is_reached_from_allowed_addresses_alone(disks: Disks) -> None:
+    disk, _ = await disks.create("a")
+    asked = ("10.1.2.3", "::ffff:10.1.2.3", "11.1.2.3", "::1", "", "localhost")
+    assert all(disks.access.permits(disk.info.id, address) for address in asked)
+    disks.access.allow(disk.info.id, ["10.0.0.0/8"])
+    assert [disks.access.permits(disk.info.id, address) for address in asked] == [True, True, *[False] * 4]
 
 
 async def test_allowed_addresses_are_kept_in_their_usual_form(disks: Disks) -> None:

@@ -119,7 +119,7 @@ def serving(home: Path) -> Iterator[Serving]:
     finally:
         if len(found) == 3:
             found[2].should_exit = True
-        thread.join(30)
+        thread.join(100)
     assert not thread.is_alive()
 
 
@@ -177,4 +177,4 @@ def server_process(home: Path) -> Iterator[tuple[int, str, int]]:
         try:
             yield int(port), key, process.pid
         finally:
-            process.communicate("", timeout=30)
+            process.communicate("", timeout=100)

@@ -57,7 +57,7 @@ class Site:
 
     async def sh(self, sandbox: dict[str, Any], script: str) -> str:
         """The output of a script in a running sandbox."""
-        result = await self.life(sandbox).sandbox.run(script, timeout=20)
+        result = await self.life(sandbox).sandbox.run(script, timeout=100)
         assert result.ok, result
         return result.stdout
 

@@ -77,7 +77,8 @@ async def test_a_disk_is_made_once_shown_and_deleted(http: httpx2.AsyncClient, s
 async def test_another_configuration_of_a_taken_name_is_a_conflict(http: httpx2.AsyncClient) -> None:
     root = {"uid": 1000, "gid": 1000, "mode": 0o750}
     disk_id = await made(http, "one", rootAttrs=root, allowedIps=["10.0.0.0/8"])
-    await ask(http, "POST", "/api/disks", 409, {"name": "one"})
+    refused = await ask(http, "POST", "/api/disks", 409, {"name": "one"})
+    assert refused["code"] == "name_taken"
     await ask(http, "POST", "/api/disks", 409, {"name": "one", "rootAttrs": {**root, "uid": 1}})
     await ask(http, "POST", "/api/disks", 409, {"name": "one", "rootAttrs": root, "allowedIps": ["10.0.0.1"]})
     await ask(http, "POST", "/api/disks", 200, {"name": "one", "rootAttrs": root, "allowedIps": ["10.0.0.0/8"]})
@@ -305,7 +306,7 @@ async def test_a_branch_is_a_copy_that_goes_its_own_way(http: httpx2.AsyncClient
     }
     assert (await ask(http, "POST", path, 201, body, **{"Idempotency-Key": key}))["data"] == branch
     await ask(http, "POST", path, 409, body, **{"Idempotency-Key": str(uuid.uuid4())})
-    await ask(http, "POST", path, 409, body)
+    assert (await ask(http, "POST", path, 409, body))["code"] == "name_taken"
     await ask(http, "POST", path, 409, {**body, "branch_name": "b2"}, **{"Idempotency-Key": key})
     await ask(http, "POST", path, 400, {**body, "branch_name": "b2"}, **{"Idempotency-Key": "no uuid"})
     await ask(http, "POST", path, 404, {**body, "branch_name": "b2", "from_checkpoint_name": "cp-1"})

@@ -72,6 +72,17 @@ async def test_clients_that_look_for_the_disk_at_mnt_find_it_there(http: httpx2.
     assert await content(disk, "new") == b"2\n"
 
 
+async def test_a_program_that_is_missing_is_told_to_whoever_sent_the_command(
+    http: httpx2.AsyncClient, disk: Disk
+) -> None:
+    done = await run(http, disk, "echo before\nno-such-tool x | cat")
+    assert (done["stdout"], done["exitCode"]) == ("before\n", 0)
+    told = 'command not found (commands over disks have what the image "host" of this server has)'
+    assert done["stderr"] == f"bash: line 2: no-such-tool: {told}\n"
+    done = await run(http, disk, "bash -c no-such-tool || exit $?")
+    assert (done["stderr"].count(told), done["exitCode"]) == (1, 127)
+
+
 async def test_output_keeps_its_end_and_a_signal_is_a_code(http: httpx2.AsyncClient, disk: Disk) -> None:
     done = await run(http, disk, "head -c 300000 /dev/zero | tr '\\0' a; echo end; kill -9 $$")
     assert (len(done["stdout"]), done["stdout"][-5:], done["exitCode"]) == (TAIL, "aend\n", 137)

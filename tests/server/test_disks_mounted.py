@@ -189,6 +189,9 @@ def _client_calls(key: str, at: Address, archil: Any) -> None:
         assert (several.stdout, several.exit_code) == ("made\nx\ny\n", 1)
         workspace = client.workspace({"data": disk})
         assert workspace.exec("cat data/b.txt").stdout == "made\n"
+        for files, place in ((disk, ""), (workspace, "data/")):
+            asyncio.run(_tool_calls({tool.name: tool for tool in files.agent_tools().tools}, place))
+        assert [len(page.disks) for page in client.disks.list_pages(page_size=1)] == [1, 1]
         with pytest.raises(archil.ArchilApiError) as caught:
             client.disks.get("dsk-0000000000000000")
         assert (caught.value.status, caught.value.code) == (404, "not_found")
@@ -198,7 +201,21 @@ def _client_calls(key: str, at: Address, archil: Any) -> None:
         assert client.disks.list() == []
 
 
+async def _tool_calls(tools: dict[str, Any], place: str) -> None:
+    """The tools that the client gives to agents, on a disk and on a workspace of several."""
+    file = f"{place}notes/w.txt"
+    await tools["write_file"].invoke({"path": file, "content": "hello\nworld\n"})
+    assert await tools["read_file"].invoke({"path": file}) == "hello\nworld\n"
+    assert "hello\nworld" in await tools["run_bash"].invoke({"command": f"cat {file}"})
+    assert f"/{file}" in await tools["list_files"].invoke({"path": f"{place}notes"})
+    assert f"/{file}:2: world" in await tools["grep"].invoke({"pattern": "wor", "directory": f"{place}notes"})
+    await tools["delete_file"].invoke({"path": file})
+    assert file not in await tools["list_files"].invoke({"path": f"{place}notes"})
+
+
 def _access_calls(disk: Any) -> None:
+    user = disk.add_user({"type": "awssts", "principal": "arn:aws:iam::1:role/x"})
+    disk.remove_user("awssts", user.identifier)
     user = disk.create_token("agent")
     assert user.token.startswith("adt_")
     disk.remove_token_user(user.identifier)
@@ -211,7 +228,7 @@ def _access_calls(disk: Any) -> None:
     assert disk.get_branch("b1").branch_name == "b1"
     assert disk.list_delegations() == []
     assert disk.share("a.txt", expires_in=60).expires_in == 60
-    assert disk.wait_until_ready(timeout=5).status == "available"
+    assert disk.wait_until_ready(timeout=60).status == "available"
 
 
 def _sandbox_calls(client: Any, archil: Any, disk: Any) -> None:

@@ -33,7 +33,7 @@ async def remote(address: Address, key: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not await holds():
             await asyncio.sleep(0.02)
 
@@ -263,6 +263,6 @@ async def test_a_server_that_says_something_else_is_an_error_and_no_more(
 
     async with serve(talk, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        async with asyncio.timeout(20), RemoteProvider(f"http://127.0.0.1:{port}") as provider:
+        async with asyncio.timeout(100), RemoteProvider(f"http://127.0.0.1:{port}") as provider:
             with pytest.raises((SandboxError, ConfigError, ValueError)):
                 await provider.create(SandboxSpec())

@@ -145,7 +145,7 @@ async def test_a_pause_waits_for_connections_that_are_named_and_a_stop_does_not(
         pausing = asyncio.create_task(at.do(box, "pause", 202))
         while (await at.get(box))["status"] != "pausing":
             await asyncio.sleep(0)
-        assert (await asyncio.wait_for(at.do(box, "stop", 202), 15))["status"] == "stopped"
+        assert (await asyncio.wait_for(at.do(box, "stop", 202), 100))["status"] == "stopped"
         await pausing
         await asyncio.gather(loading, return_exceptions=True)
 

@@ -116,6 +116,10 @@ CONFIGURATION = """
 [checks]
 positive_data_acceptance.enabled = false  # what a schema cannot say, as that a name is taken, is refused too
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501", "503", "504"]
+[[operations]]
+include-name = "GET /api/sandboxes"
+[operations.checks]
+negative_data_rejection.enabled = false  # in a query, a text in the place of an array is an array of one text
 """
 
 
@@ -129,7 +133,7 @@ async def test_whatever_is_sent_is_answered_as_the_document_says(address: Addres
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(configuration),
         "run", f"{address.origin}/openapi.json", "-H", f"Authorization: {key}",
-        "--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--continue-on-failure",
+        "--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--continue-on-failure",
         "--generation-deterministic", "--no-color",
         "--exclude-path", "/api/tokens/{id}",  # it would find the id of its own key, and revoke it
         cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -108,7 +108,7 @@ def check_parts(disk: Any) -> None:
 def run(*command: str, env: dict[str, str] | None = None) -> str:
     clean = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8"}
     done = subprocess.run(
-        command, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=100, check=False
+        command, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -125,7 +125,7 @@ async def check_nothing_is_lost_or_left(home: Path, wanted: dict[str, Any]) -> N
         await here.server.provider.sweep()
     assert {**stray_directories(home), "missing": []} == NOTHING
     assert mounts_of(home) == []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while processes_of(home):
             await asyncio.sleep(0.01)
 

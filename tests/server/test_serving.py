@@ -17,7 +17,7 @@ import pytest
 from forkyard.errors import ConfigError
 from forkyard.sandbox.local import LocalProvider
 from forkyard.server.files import server_home
-from forkyard.server.listening import GRACE_SECONDS, Listening, listening
+from forkyard.server.listening import Listening, listening
 from forkyard.server.running import running_server
 from forkyard.server.serving import Server, opened
 
@@ -92,15 +92,14 @@ async def test_a_request_under_way_is_answered_when_the_server_stops(server: Ser
     assert [each.name for each in server.keys.list()] == ["tests", "late"]
 
 
-@pytest.mark.slow
 async def test_a_request_that_does_not_end_is_cut_when_its_time_is_over(server: Server, key: str) -> None:
-    async with listening(server, Listening()) as address:
+    async with listening(server, Listening(grace=0.5)) as address:
         reader, writer = await asyncio.open_connection(address.host, address.port)
         head = f"POST /api/tokens HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\nContent-Length: 16\r\n"
         writer.write(f"{head}Expect: 100-continue\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
         began = time.monotonic()
-    assert time.monotonic() - began >= GRACE_SECONDS
+    assert time.monotonic() - began >= 0.5
     with suppress(ConnectionResetError):
         assert await reader.read() == b""
     writer.close()

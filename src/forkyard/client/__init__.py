@@ -12,6 +12,7 @@ from forkyard.client.default import (
     list_sandboxes,
 )
 from forkyard.client.disks import Disk
+from forkyard.client.mounts import Mount
 from forkyard.client.processes import SandboxProcess
 from forkyard.client.sandboxes import Sandbox
 from forkyard.client.values import (
@@ -19,7 +20,6 @@ from forkyard.client.values import (
     ExecResult,
     FileTransferError,
     Listing,
-    Mount,
     ObjectInfo,
     SandboxStartError,
 )

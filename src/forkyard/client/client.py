@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from typing_extensions import Unpack
-
-from forkyard.client.disks import Disk, disk_from, disk_id_of
+from forkyard.client.disks import Disk, disk_from, disk_id_of, found_disk
+from forkyard.client.mounts import Mount, as_sent
 from forkyard.client.sandboxes import Sandbox, sandbox_from
 from forkyard.client.talk import Talk, understood
-from forkyard.client.values import DiskExec, Mount, SandboxOptions
+from forkyard.client.values import DiskExec
 from forkyard.client.verbs import BACKGROUND, verb
 from forkyard.errors import ConfigError
 from forkyard.sandbox import default_home
-from forkyard.wire import Transport, UrlTransport, place_of
+from forkyard.wire import RefusedError, Transport, UrlTransport, place_of
 
 _PAGE = 100
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Client:
@@ -58,26 +59,45 @@ class Client:
         return await EmbeddedTransport.opened(self._home or default_home())
 
     @verb
-    async def create_sandbox(
+    async def create_sandbox(  # noqa: PLR0913 - one parameter for each thing a sandbox is made with
         self,
         name: str | None = None,
         *,
-        base_image: str = "host",
-        mounts: Sequence[Mount] = (),
+        base_image: str | None = None,
+        image_id: str | None = None,
+        vcpu_count: int | None = None,
+        mem_size_mib: int | None = None,
+        env: Mapping[str, str] | None = None,
+        network: Mapping[str, Any] | None = None,
+        mounts: Sequence[Mount | Mapping[str, Any]] = (),
+        ports: Sequence[int] | None = None,
+        labels: Mapping[str, str] | None = None,
+        max_ttl_seconds: int | None = None,
+        idle_ttl_seconds: int | None = None,
+        max_concurrent_execs: int | None = None,
         idempotency_key: str | None = None,
         wait: bool = True,
-        **options: Unpack[SandboxOptions],
     ) -> Sandbox:
         """A sandbox of an image, running unless `wait` is False; `base_image` is the server's own /usr by default.
 
         SandboxStartError when it does not come up.
         """
-        asked: dict[str, Any] = {"name": name, **options}
-        if options.get("image_id") is None:
-            asked["base_image"] = base_image
-        if mounts:
-            asked["mounts"] = [mount.as_sent() for mount in mounts]
         talk = await self._talking()
+        asked = {
+            "name": name,
+            "base_image": "host" if base_image is None and image_id is None else base_image,
+            "image_id": image_id,
+            "vcpu_count": vcpu_count,
+            "mem_size_mib": mem_size_mib,
+            "env": None if env is None else dict(env),
+            "network": None if network is None else dict(network),
+            "mounts": await as_sent(talk, mounts) or None,
+            "ports": None if ports is None else list(ports),
+            "labels": None if labels is None else dict(labels),
+            "max_ttl_seconds": max_ttl_seconds,
+            "idle_ttl_seconds": idle_ttl_seconds,
+            "max_concurrent_execs": max_concurrent_execs,
+        }
         headers = {"idempotency-key": idempotency_key} if idempotency_key else None
         query = {"wait": "true" if wait else "false"}
         made = sandbox_from(talk, await talk.ask("POST", "/api/sandboxes", asked, query=query, headers=headers))
@@ -88,20 +108,30 @@ class Client:
         self, *, disk: Disk | str | None = None, labels: Mapping[str, str] | None = None
     ) -> list[Sandbox]:
         """Every sandbox, oldest first: those that mount a disk, and have these labels, if they are given."""
+        talk = await self._talking()
         query: dict[str, str | list[str]] = {}
         if disk is not None:
-            query["filesystem"] = disk_id_of(disk)
+            query["filesystem"] = await disk_id_of(talk, disk)
         if labels:
             query["label"] = [f"{name}={value}" for name, value in labels.items()]
-        talk = await self._talking()
         found = await talk.ask("GET", "/api/sandboxes", query=query)
         return [sandbox_from(talk, each) for each in found["sandboxes"]]
 
     @verb
-    async def get_sandbox(self, sandbox_id: str) -> Sandbox:
-        """A sandbox by its id."""
+    async def get_sandbox(self, name_or_id: str) -> Sandbox:
+        """A sandbox by its name or its id. RefusedError when there is none."""
         talk = await self._talking()
-        return sandbox_from(talk, await talk.ask("GET", f"/api/sandboxes/{quote(sandbox_id, safe='')}"))
+        if _ID.fullmatch(name_or_id):
+            try:
+                return sandbox_from(talk, await talk.ask("GET", f"/api/sandboxes/{name_or_id}"))
+            except RefusedError as err:
+                if err.status != 404:
+                    raise
+        for found in await self.list_sandboxes.aio():
+            if found.name == name_or_id:
+                return found
+        text = f"there is no sandbox {name_or_id!r:.100}, by this name or id: list_sandboxes() tells which there are"
+        raise RefusedError(404, text, "not_found")
 
     @verb
     async def create_disk(
@@ -128,16 +158,15 @@ class Client:
             query["cursor"] = cursor
 
     @verb
-    async def get_disk(self, disk_id: str) -> Disk:
-        """A disk by its id."""
-        talk = await self._talking()
-        return disk_from(talk, await talk.ask("GET", f"/api/disks/{quote(disk_id, safe='')}"))
+    async def get_disk(self, name_or_id: str) -> Disk:
+        """A disk by its name or its id. RefusedError when there is none."""
+        return await found_disk(await self._talking(), name_or_id)
 
     @verb
     async def exec(self, disks: Mapping[str, Disk | str], command: str) -> DiskExec:
         """Run a command over several disks, each at /mnt/archil/<its name in `disks`>."""
         talk = await self._talking()
-        asked = {"disks": {at: disk_id_of(disk) for at, disk in disks.items()}, "command": command}
+        asked = {"disks": {at: await disk_id_of(talk, disk) for at, disk in disks.items()}, "command": command}
         return understood(DiskExec, await talk.ask("POST", "/api/exec", asked))
 
     @verb

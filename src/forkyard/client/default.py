@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -36,10 +37,12 @@ def default_client() -> Client:
 def _of_module(of: verb[Client, P, T]) -> Verb[P, T]:
     call: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]] = of.call
 
-    async def of_default(*args: P.args, **options: P.kwargs) -> T:
-        return await call(default_client(), *args, **options)
+    def of_default(*args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+        return call(default_client(), *args, **options)
 
     of_default.__name__, of_default.__doc__ = call.__name__, call.__doc__
+    told = inspect.signature(call)
+    of_default.__signature__ = told.replace(parameters=[*told.parameters.values()][1:])  # type: ignore[attr-defined]
     return Verb(of_default)
 
 

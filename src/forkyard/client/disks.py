@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ from forkyard.client.verbs import verb
 from forkyard.wire import RefusedError, Reply
 
 _PAGE = 1000
+_ID = re.compile(r"(dsk|fs)-[0-9a-fA-F]+")  # whatever else is a name
 
 
 class Disk:
@@ -182,26 +184,32 @@ class Disk:
         return await self._talk.s3(method, path, query=query, content=content, headers=headers)
 
 
-async def all_objects(disk: Disk, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-    """Every object beneath a prefix, page after page."""
-    continuation = None
-    while True:
-        page = await disk.list_objects.aio(prefix, continuation=continuation)
-        for each in page.objects:
-            yield each
-        if page.next is None or page.next == continuation:
-            return
-        continuation = page.next
-
-
 def disk_from(talk: Talk, data: Any) -> Disk:
     """The disk that a server tells of."""
     return Disk(talk, understood(DiskFacts, data))
 
 
-def disk_id_of(disk: Disk | str) -> str:
-    """The id of a disk, or the text that is one."""
-    return disk if isinstance(disk, str) else disk.id
+async def found_disk(talk: Talk, name_or_id: str) -> Disk:
+    """The disk of a name or an id. RefusedError when there is none."""
+    if _ID.fullmatch(name_or_id):
+        try:
+            return disk_from(talk, await talk.ask("GET", f"/api/disks/{quote(name_or_id, safe='')}"))
+        except RefusedError as err:
+            if err.status != 404:
+                raise
+    for found in await talk.ask("GET", "/api/disks", query={"name": name_or_id}) or ():
+        return disk_from(talk, found)
+    text = f"there is no disk {name_or_id!r:.100}, by this name or id: list_disks() tells which there are"
+    raise RefusedError(404, text, "not_found")
+
+
+async def disk_id_of(talk: Talk, disk: Disk | str) -> str:
+    """The id of a disk, which may be named by its name or its id. RefusedError when there is none."""
+    if isinstance(disk, Disk):
+        return disk.id
+    if not isinstance(disk, str):
+        raise TypeError(f"{disk!r:.100} is no disk, nor the name or id of one")
+    return disk if _ID.fullmatch(disk) else (await found_disk(talk, disk)).id
 
 
 def _bytes(data: bytes | str) -> bytes:

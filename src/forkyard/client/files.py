@@ -77,7 +77,8 @@ class Files:
         errors, cursor = b"", 0
         async with process_socket(self._talk, self._sandbox_id) as socket:
             await said(socket, first, "started")
-            await socket.send(json.dumps({"type": "close_stdin"}))
+            with suppress(ClosedError):  # it has ended: its end is still to be read
+                await socket.send(json.dumps({"type": "close_stdin"}))
             while isinstance(message := await socket.receive(), bytes):
                 stream, data, moved = frame(message, cursor)
                 if moved is not None and moved != len(data):

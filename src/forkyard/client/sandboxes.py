@@ -8,9 +8,10 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from forkyard.client.files import Files
+from forkyard.client.mounts import Mount, as_sent
 from forkyard.client.processes import SandboxProcess, attached, started
 from forkyard.client.talk import Talk, understood
-from forkyard.client.values import ExecResult, Mount, Port, PortToken, SandboxFacts, SandboxStartError
+from forkyard.client.values import ExecResult, Port, PortToken, SandboxFacts, SandboxStartError
 from forkyard.client.verbs import verb
 from forkyard.sandbox import Terminal
 
@@ -85,9 +86,9 @@ class Sandbox:
         return await attached(self._talk, self.id, process_id, offset)
 
     @verb
-    async def start(self, *, mounts: Sequence[Mount] | None = None, wait: bool = True) -> Sandbox:
+    async def start(self, *, mounts: Sequence[Mount | Mapping[str, Any]] | None = None, wait: bool = True) -> Sandbox:
         """Bring it up on its disk; `mounts` take the place of those it had. SandboxStartError."""
-        body = None if mounts is None else {"mounts": [mount.as_sent() for mount in mounts]}
+        body = None if mounts is None else {"mounts": await as_sent(self._talk, mounts)}
         self._hear(await self._ask("POST", "start", body, wait=wait))
         return await self.up() if wait else self
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -18,21 +17,6 @@ class SandboxStartError(ForkyardError):
 
 class FileTransferError(ForkyardError):
     """A file did not arrive, or was not there."""
-
-
-class SandboxOptions(TypedDict, total=False):
-    """How a sandbox is made, beside its name, image and mounts; what is left out the server decides."""
-
-    image_id: str
-    vcpu_count: int
-    mem_size_mib: int
-    env: Mapping[str, str]
-    max_ttl_seconds: int
-    idle_ttl_seconds: int
-    max_concurrent_execs: int
-    network: Mapping[str, Any]
-    ports: Sequence[int]
-    labels: Mapping[str, str]
 
 
 class _Facts(BaseModel):
@@ -133,11 +117,12 @@ class ExecResult(_Facts):
 
 
 class DiskExec(_Camel):
-    """How a command over a disk ended."""
+    """How a command over a disk ended. `truncated`: of a stream that was too long its end alone is here."""
 
     exit_code: int
     stdout: str
     stderr: str
+    truncated: bool = False
     timing: dict[str, int] = {}
 
 
@@ -171,20 +156,3 @@ class BranchInfo(_Facts):
     root_filesystem_id: str
     filesystem_id: str
     created_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A disk in a sandbox, by its id. A sole mount is at /mnt/archil unless it has a path."""
-
-    disk_id: str
-    path: str | None = None
-    subdirectory: str | None = None
-    read_only: bool = False
-    conditional: bool = False
-    queue_ms: int | None = None
-
-    def as_sent(self) -> dict[str, Any]:
-        """It as the server takes it."""
-        said = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in said.items() if value is not None and value is not False}

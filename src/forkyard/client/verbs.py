@@ -9,11 +9,14 @@ All of it runs in one thread of this process, so that both may use one object, f
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from forkyard.values import nearest
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -76,20 +79,47 @@ BACKGROUND = Background()
 os.register_at_fork(after_in_child=BACKGROUND.forget)
 
 
+class _Signature:
+    """What `inspect.signature` and `help` are told of a verb, found out when they ask."""
+
+    def __get__(self, on: Verb[..., Any] | None, owner: type[Any]) -> inspect.Signature:
+        if on is None:
+            raise AttributeError("__signature__")
+        return inspect.signature(on.call)
+
+
 class Verb(Generic[P, T]):
-    """Called, it blocks until it is done; `aio` is the same to be awaited."""
+    """Called, it blocks until it is done; `aio` is the same to be awaited. TypeError for what it does not take."""
+
+    __signature__ = _Signature()
 
     def __init__(self, call: Callable[P, Coroutine[Any, Any, T]]) -> None:
-        self._call = call
+        self.call = call
         self.__doc__ = call.__doc__
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> T:
         """It, blocking."""
-        return BACKGROUND.wait(self._call(*args, **options))
+        return BACKGROUND.wait(self._begun(*args, **options))
 
     async def aio(self, *args: P.args, **options: P.kwargs) -> T:
         """It, to be awaited."""
-        return await BACKGROUND.done(self._call(*args, **options))
+        return await BACKGROUND.done(self._begun(*args, **options))
+
+    def _begun(self, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+        try:
+            return self.call(*args, **options)
+        except TypeError as err:
+            raise TypeError(_told(inspect.signature(self.call), options) or str(err)) from None
+
+
+def _told(signature: inspect.Signature, options: dict[str, Any]) -> str | None:
+    """Which option there is none of, and which was likely meant."""
+    unknown = next((name for name in options if name not in signature.parameters), None)
+    if unknown is None:
+        return None
+    near = nearest(unknown, signature.parameters)
+    meant = f"did you mean {near!r}? " if near else ""
+    return f"there is no option {unknown!r}: {meant}There are {', '.join(signature.parameters) or 'none'}"
 
 
 class verb(Generic[S, P, T]):

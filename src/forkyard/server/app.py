@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forkyard.server.bodies import GoneError
 from forkyard.server.checking import answered, fault, refusal
-from forkyard.server.endpoints import Endpoint, Face
+from forkyard.server.endpoints import Endpoint, Face, Socket
 from forkyard.server.envelope import ApiError
+from forkyard.server.paths import Paths
 from forkyard.values import new_id, one_line
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ REQUEST_ID = b"x-request-id"
 _STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 _TAKEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
+_LINE = "%s %s %s %s %s %d %d %.1fms"
 _log = logging.getLogger("forkyard.server")
 _access = logging.getLogger("forkyard.server.access")
 
@@ -33,11 +34,12 @@ class App:
     """Answers requests by the first face that takes them, then by web sockets and endpoints."""
 
     def __init__(
-        self, keys: Keys, endpoints: Sequence[Endpoint], sockets: Sequence[BaseRoute] = (), faces: Sequence[Face] = ()
+        self, keys: Keys, endpoints: Sequence[Endpoint], sockets: Sequence[Socket] = (), faces: Sequence[Face] = ()
     ) -> None:
         self._faces = faces
-        self._routes = [*sockets, *_routes(keys, endpoints)]
-        paths = [str(getattr(route, "path", "")) for route in self._routes]
+        self._sockets = Paths((socket.path, socket) for socket in sockets)
+        self._endpoints = Paths(_by_path(keys, endpoints))
+        paths = [*(socket.path for socket in sockets), *(endpoint.path for endpoint in endpoints)]
         self._hidden = tuple(path.partition("{token}")[0] for path in paths if "{token}" in path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,16 +62,17 @@ class App:
         await app(scope, receive, send)
 
     def _routed(self, scope: Scope) -> ASGIApp:
-        for route in self._routes:
-            match, child = route.matches(scope)
-            if match is Match.FULL:
-                scope.update(child)
-                return route.handle
+        found: tuple[ASGIApp, dict[str, str]] | None
         if scope["type"] == "websocket":
-            return _close_socket
-        return refusal(
-            ApiError(404, f"there is nothing at {one_line(scope['path'])[:200]}; /openapi.json tells what is")
-        )
+            found = self._sockets.find(scope["path"]) or (_close_socket, {})
+        else:
+            found = self._endpoints.find(scope["path"])
+        if found is None:
+            return refusal(
+                ApiError(404, f"there is nothing at {one_line(scope['path'])[:200]}; /openapi.json tells what is")
+            )
+        app, scope["path_params"] = found
+        return app
 
 
 class _Visit:
@@ -113,22 +116,24 @@ class _Visit:
         client = scope.get("client") or ("-", 0)
         method = scope.get("method", "SOCKET")
         took = (time.monotonic() - self._started) * 1000
-        _access.info(
-            "%s %s %s %s %s %d %d %.1fms",
-            scope["state"]["request_id"],
-            client[0],
-            scope["state"].get("key", "-"),
-            method,
-            self._path(),
-            self.status,
-            self._bytes,
-            took,
-        )
+        if _access.isEnabledFor(logging.INFO):
+            line = (
+                scope["state"]["request_id"],
+                client[0],
+                scope["state"].get("key", "-"),
+                method,
+                self._path(),
+                self.status,
+                self._bytes,
+                took,
+            )
+            # As `_access.info`, which would look for the place in the code that calls it.
+            _access.handle(logging.LogRecord(_access.name, logging.INFO, "", 0, _LINE, line, None))
 
     def _path(self) -> str:
         path: str = self._scope["path"]
         hidden = next((f"{before}{{token}}" for before in self._hidden if path.startswith(before)), None)
-        return hidden or one_line(path).replace(" ", "%20")
+        return hidden or (path if path.isprintable() else one_line(path)).replace(" ", "%20")
 
 
 class _CutError(Exception):
@@ -140,15 +145,15 @@ def _request_id(scope: Scope) -> str:
     return given.decode() if _TAKEN_ID.fullmatch(given) else new_id()
 
 
-def _routes(keys: Keys, endpoints: Sequence[Endpoint]) -> list[Route]:
-    """One route for each path: it knows every method there, to tell them when it refuses one."""
+def _by_path(keys: Keys, endpoints: Sequence[Endpoint]) -> Iterator[tuple[str, ASGIApp]]:
+    """The endpoints of each path together: they know every method there, to tell them when one is refused."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         methods = paths.setdefault(endpoint.path, {})
         if endpoint.method in methods:
             raise ValueError(f"{endpoint.method} {endpoint.path} is in the table twice")
         methods[endpoint.method] = endpoint
-    return [Route(path, _Methods(methods, keys)) for path, methods in paths.items()]
+    return ((path, _Methods(methods, keys)) for path, methods in paths.items())
 
 
 class _Methods:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import sqlite3
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_origin
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from forkyard.errors import ConfigError
-from forkyard.server.bodies import read_body
+from forkyard.server.bodies import Sent, read_body
 from forkyard.server.endpoints import Call, Endpoint
 from forkyard.server.envelope import Answer, ApiError, error_body, success_body
 from forkyard.values import validation_problems
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("forkyard.server")
 _SHOWN = 5
+IGNORED = "x-forkyard-ignored"
+"""The header that names keys of a body that mean nothing here."""
+_KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _FINAL = {408, 413}  # the rest of such a body is not waited for
 
 
@@ -43,7 +47,10 @@ async def answered(endpoint: Endpoint, request: Request, keys: Keys) -> Response
             raise
         _log.error("request %s found no room left: %s", request.scope["state"]["request_id"], err)
         return refusal(ApiError(507, "there is no room left where the server keeps its data: delete some", "no_room"))
-    return said if isinstance(said, Response) else _response(said)
+    response = said if isinstance(said, Response) else _response(said)
+    if isinstance(body, Sent) and body.ignored:
+        response.headers[IGNORED] = ", ".join(filter(_KEY.fullmatch, body.ignored[:_SHOWN])) or "keys that are no words"
+    return response
 
 
 def authorized(headers: Mapping[str, str], keys: Keys) -> Key:

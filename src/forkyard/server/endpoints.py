@@ -3,7 +3,7 @@
 A part of the server is a module `server/<part>/routes.py` that offers some of:
 
     def endpoints(server: Server) -> list[Endpoint]              rows of this table
-    def sockets(server: Server) -> list[WebSocketRoute]          web sockets, which see to their own credentials
+    def sockets(server: Server) -> list[Socket]                  web sockets, which see to their own credentials
     def faces(server: Server) -> list[Face]                      what is no control plane: S3, ports of sandboxes
     @asynccontextmanager
     async def lifetime(server: Server) -> AsyncIterator[None]    entered before the first request: recover what was,
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from forkyard.server.envelope import Answer
 
@@ -62,6 +63,18 @@ class Endpoint:
     public: bool = False  # asks for no key
     body_optional: bool = False  # no body at all is a body of None
     headers: tuple[str, ...] = field(default=())  # optional request headers it reads, for the document
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A path such as "/api/engine" at which there is a web socket, and who accepts it and speaks on it."""
+
+    path: str
+    serve: Callable[[WebSocket], Awaitable[None]]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One web socket, as ASGI gives it."""
+        await self.serve(WebSocket(scope, receive, send))
 
 
 @dataclass(frozen=True, slots=True)

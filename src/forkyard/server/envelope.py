@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from forkyard.errors import ForkyardError
 from forkyard.values import strict_json
@@ -47,8 +47,8 @@ def success_body(answer: Answer) -> bytes:
     """The body of an answer, as JSON."""
     whole: dict[str, Any] = {"success": True}
     if answer.data is not NOTHING:
-        whole["data"] = to_jsonable_python(answer.data, by_alias=True)
-    return strict_json(whole | dict(answer.beside)).encode()
+        whole["data"] = answer.data
+    return as_json(whole | dict(answer.beside))
 
 
 def error_body(error: ApiError) -> bytes:
@@ -56,4 +56,12 @@ def error_body(error: ApiError) -> bytes:
     whole: dict[str, Any] = {"success": False, "error": str(error)}
     if error.code is not None:
         whole["code"] = error.code
-    return strict_json(whole).encode()
+    return as_json(whole)
+
+
+def as_json(value: Any) -> bytes:
+    """Strict JSON of whatever an answer may have."""
+    try:
+        return to_json(value, by_alias=True, inf_nan_mode="null")
+    except PydanticSerializationError:  # of half surrogate pairs, as names of files may have
+        return strict_json(to_jsonable_python(value, by_alias=True)).encode()

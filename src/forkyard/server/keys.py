@@ -51,7 +51,7 @@ class Keys:
             description=description,
             created=time.time(),
             suffix=text[-4:],
-            digest=_digest(text),
+            digest=digest_of(text),
         )
         self._table.add(key_id, key, name=name)
         return key, text
@@ -61,7 +61,7 @@ class Keys:
         whole = text if text.startswith(PREFIX) else PREFIX + text
         key = self._table.get(whole.removeprefix(PREFIX).partition(".")[0])
         # An unknown id takes the same way, so that the time tells nothing.
-        same = hmac.compare_digest(_digest(whole), key.digest if key is not None else _NOBODY)
+        same = hmac.compare_digest(digest_of(whole), key.digest if key is not None else _NOBODY)
         return key if same else None
 
     def get(self, id_or_name: str) -> Key | None:
@@ -93,5 +93,6 @@ def opened_keys(home: Path) -> Iterator[Keys]:
         state.close()
 
 
-def _digest(text: str) -> str:
+def digest_of(text: str) -> str:
+    """What is kept of a key or a token, by which its text is known again."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -18,16 +20,14 @@ from forkyard.errors import ConfigError
 from forkyard.gateway.connections import IDLE_SECONDS, Connection
 from forkyard.gateway.serving import Asgi
 from forkyard.server.address import Address
-from forkyard.server.hosts import VENDOR_HOSTS
+from forkyard.server.hosts import VENDOR_HOSTS, is_vendor_host
 from forkyard.server.main import application
 from forkyard.server.proxy import Door, Ways
 from forkyard.server.running import Running, forget_running, note_running
 from forkyard.server.serving import Server
-from forkyard.server.tls import given_context, own_context
+from forkyard.server.tls import given_context, is_made_out_to, own_context
+from forkyard.server.websocket import WebSocketConnection
 
-MESSAGE_LIMIT = 1 << 20
-"""Bytes of one message of a web socket: what the clients themselves take and send at most."""
-GRACE_SECONDS = 10.0
 _LOOK_AGAIN = 0.01
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
@@ -42,6 +42,7 @@ class Listening:
     certificate: Path | None = None
     key: Path | None = None
     mapped: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # hosts the proxy hands to an upstream
+    grace: float = 10.0  # seconds for what is under way, once it stops
 
 
 class FrontConnection(Connection):
@@ -50,9 +51,15 @@ class FrontConnection(Connection):
     together = 1 << 16
 
     def handle_websocket_upgrade(self) -> None:
-        """From here on it is another's."""
-        super().handle_websocket_upgrade()
+        """From here on it is another's: not uvicorn's, which writes the request out to parse it again."""
+        url = httptools.parse_url(self.url)  # one that is none is answered as any other nonsense
+        path = url.path or b"/"
+        where = {"path": unquote(path.decode("latin-1")), "raw_path": path, "query_string": url.query or b""}
+        self.connections.discard(self)
         self.let_go()
+        socket = WebSocketConnection(self.app, self.server_state, {**self.scope, **where})
+        self.transport.set_protocol(socket)
+        socket.connection_made(self.transport)
 
 
 @asynccontextmanager
@@ -82,7 +89,7 @@ async def listening(server: Server, how: Listening) -> AsyncIterator[Address]:
         listener = await asyncio.get_running_loop().create_server(
             lambda: Door(ways), sock=sock, ssl=_context(how, own, ways)
         )
-        stack.push_async_callback(_stopped, listener, state, ways)
+        stack.push_async_callback(_stopped, listener, state, ways, how.grace)
         note_running(server.home, Running(address, tuple(how.mapped)))
         stack.callback(forget_running, server.home)
         yield address
@@ -108,11 +115,9 @@ def _config(app: Asgi) -> Config:
     config = Config(
         app,
         http="httptools",
-        ws="websockets-sansio",
-        ws_max_size=MESSAGE_LIMIT,
-        ws_per_message_deflate=False,
+        ws=WebSocketConnection,  # that there are some; `FrontConnection` makes them
         log_config=None,
-        log_level="warning",  # at "info" it logs the whole URLs of web sockets, which hold tokens
+        log_level="warning",
         access_log=False,
         lifespan="off",
         proxy_headers=False,
@@ -123,29 +128,33 @@ def _config(app: Asgi) -> Config:
 
 
 def _context(how: Listening, own: ssl.SSLContext, ways: Ways) -> ssl.SSLContext | None:
-    """The context of the port itself: with a certificate of the user's, ours is still for the vendor's names."""
+    """The context of the port itself: a certificate of the user's is for all names but the vendor's and mapped ones,
+    and but for those of ports unless it has a wildcard of their zone."""
     if not how.tls:
         return None
     if how.certificate is None or how.key is None:
         own.sni_callback = ways.note_name
         return own
     given = given_context(how.certificate, how.key)
+    covers_zone = is_made_out_to(how.certificate, f"*.{ways.zone}")
 
     def choose(tls: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         ways.note_name(tls, name, context)
-        if name is not None and (ways.stands_for(name.lower()) or name.lower() in how.mapped):
+        host = (name or "").lower()
+        ours = host in how.mapped or (ways.stands_for(host) and (is_vendor_host(host) or not covers_zone))
+        if ours:
             tls.context = own
 
     given.sni_callback = choose
     return given
 
 
-async def _stopped(listener: asyncio.Server, state: ServerState, ways: Ways) -> None:
+async def _stopped(listener: asyncio.Server, state: ServerState, ways: Ways, grace: float) -> None:
     listener.close()
     ways.shut()
     for connection in list(state.connections):
         connection.shutdown()
-    until = time.monotonic() + GRACE_SECONDS
+    until = time.monotonic() + grace
     while (state.connections or state.tasks) and time.monotonic() < until:  # noqa: ASYNC110 - uvicorn has no event
         await asyncio.sleep(_LOOK_AGAIN)
     await _cut(state)

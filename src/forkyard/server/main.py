@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 def application(server: Server) -> App:
     """What answers the requests of a server, once its parts are there."""
     endpoints = parts.endpoints(server)
-    text = strict_json(document(endpoints)).encode()
+
+    @cache
+    def written() -> bytes:
+        return strict_json(document(endpoints)).encode()  # most servers are never asked for it, and it takes a while
 
     async def openapi(call: Call) -> Response:
-        return Response(text, headers={"content-type": "application/json"})
+        return Response(written(), headers={"content-type": "application/json"})
 
     return App(
         server.keys,

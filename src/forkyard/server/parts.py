@@ -8,9 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from starlette.routing import BaseRoute
-
-from forkyard.server.endpoints import Endpoint, Face
+from forkyard.server.endpoints import Endpoint, Face, Socket
 
 if TYPE_CHECKING:
     from forkyard.server.serving import Server
@@ -29,7 +27,7 @@ def endpoints(server: Server) -> list[Endpoint]:
     return _gathered("endpoints", server)
 
 
-def sockets(server: Server) -> list[BaseRoute]:
+def sockets(server: Server) -> list[Socket]:
     """The web sockets of every part."""
     return _gathered("sockets", server)
 

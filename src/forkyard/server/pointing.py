@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from forkyard.disk import KeyPair
 from forkyard.server.hosts import REGION, VENDOR_HOSTS
 from forkyard.server.keys import Keys
 from forkyard.server.running import Running
@@ -31,6 +32,8 @@ def exports(home: Path, running: Running, *, by_hosts: bool) -> Iterator[str]:
     yield _export("ARCHIL_BASE_URL", origin)
     yield _export("AWS_ENDPOINT_URL_S3", origin)
     yield _export("AWS_REGION", "us-east-1")
+    if running.address.tls:
+        yield _export("AWS_CA_BUNDLE", str(trusted_path(home)))
 
 
 def key_exports(keys: Keys, text: str) -> Iterator[str]:
@@ -41,6 +44,12 @@ def key_exports(keys: Keys, text: str) -> Iterator[str]:
     yield _export("ARCHIL_API_KEY", text)
     yield _export("AWS_ACCESS_KEY_ID", key.id)
     yield _export("AWS_SECRET_ACCESS_KEY", keys.signing_secret(key.id) or "")
+
+
+def pair_exports(pair: KeyPair) -> Iterator[str]:
+    """A pair as S3 clients look for it."""
+    yield _export("AWS_ACCESS_KEY_ID", pair.access_key)
+    yield _export("AWS_SECRET_ACCESS_KEY", pair.secret_key)
 
 
 def _export(name: str, value: str) -> str:

@@ -8,8 +8,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from forkyard.files import replace
 from forkyard.server.address import Address
-from forkyard.server.files import replace, server_home
+from forkyard.server.files import server_home
 
 
 class Sole:
@@ -40,7 +41,7 @@ class Running:
 
 def note_running(home: Path, running: Running) -> None:
     """Leave word of where the server listens."""
-    replace(_file(home), json.dumps(asdict(running)).encode())
+    replace(_file(home), [json.dumps(asdict(running)).encode()], 0o600)
 
 
 def forget_running(home: Path) -> None:

@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ZONE = "forkyard.localhost"
-"""Ports of sandboxes are served under names of this zone; every name beneath localhost is this machine."""
+"""Ports of sandboxes have names of this zone unless another is given; every name beneath localhost is this machine."""
 
 
 class Server:
     """What the parts of one server share. Made by `opened`."""
 
-    zone = ZONE
-
-    def __init__(self, home: Path, provider: Provider, disks: Disks, state: State) -> None:
+    def __init__(self, home: Path, provider: Provider, disks: Disks, state: State, zone: str = ZONE) -> None:
         self.home = home
+        self.zone = zone
         self.provider = provider
         self.disks = disks
         self.state = state
@@ -62,14 +61,15 @@ class Server:
         host = request.headers.get("host", "")
         if not host or is_vendor_host(host.partition(":")[0]):
             return self.address.origin
-        return f"{'https' if request.url.is_secure else 'http'}://{host}"
+        secure = request.scope["scheme"] in ("https", "wss")
+        return f"{'https' if secure else 'http'}://{host}"
 
 
 @asynccontextmanager
-async def opened(home: Path, provider: Provider) -> AsyncIterator[Server]:
+async def opened(home: Path, provider: Provider, zone: str = ZONE) -> AsyncIterator[Server]:
     """A server over one FORKYARD_HOME, with what its parts recovered. Raises ConfigError when another runs there.
 
-    Its parts are in `forkyard.server.parts`; the provider is borrowed.
+    Its parts are in `forkyard.server.parts`; the provider is borrowed. `zone` is a domain in lower case.
     """
     from forkyard.disk import Disks
     from forkyard.server.parts import lifetimes
@@ -83,7 +83,7 @@ async def opened(home: Path, provider: Provider) -> AsyncIterator[Server]:
         stack.callback(state.close)
         disks = Disks(home)
         stack.push_async_callback(disks.close)
-        server = Server(home, provider, disks, state)
+        server = Server(home, provider, disks, state, zone)
         for lifetime in lifetimes():
             await stack.enter_async_context(lifetime(server))
         yield server

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from forkyard.errors import ConfigError
-from forkyard.server.files import place_once, replace, server_home
+from forkyard.files import place_once, replace
+from forkyard.server.files import server_home
 
 _CA_DAYS, _LEAF_DAYS = 3650, 397
 _SKEW = timedelta(days=1)
@@ -45,7 +46,7 @@ def own_context(home: Path, names: Iterable[str]) -> ssl.SSLContext:
         .sign(ca_key, hashes.SHA256())
     )
     path = server_home(home) / "server.pem"
-    replace(path, _pem(key) + leaf.public_bytes(serialization.Encoding.PEM))
+    replace(path, [_pem(key), leaf.public_bytes(serialization.Encoding.PEM)], 0o600)
     return given_context(path, path)
 
 
@@ -62,12 +63,24 @@ def given_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def is_made_out_to(certificate: Path, name: str) -> bool:
+    """Whether a certificate names this host name, or this wildcard, as it stands. Raises ConfigError."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    except (OSError, ValueError) as err:
+        raise ConfigError(f"{certificate} is no certificate in PEM: {err}") from None
+    return name in (each.lower() for each in names.get_values_for_type(x509.DNSName))
+
+
 def _ca(home: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """The CA, made when it is missing. Key and certificate are one file first: they are always of one making."""
     path = server_home(home) / "ca.key"
     if not path.exists():
         key = ec.generate_private_key(ec.SECP256R1())
-        place_once(path, _pem(key) + _self_signed(key).public_bytes(serialization.Encoding.PEM))
+        place_once(path, _pem(key) + _self_signed(key).public_bytes(serialization.Encoding.PEM), 0o600)
     whole = path.read_bytes()
     try:
         found = serialization.load_pem_private_key(whole, None)
@@ -77,8 +90,8 @@ def _ca(home: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     if not isinstance(found, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path} holds another kind of key: delete it, and the next start makes another")
     text = certificate.public_bytes(serialization.Encoding.PEM)
-    replace(ca_path(home), text, 0o644)
-    replace(trusted_path(home), text + _system_bundle(), 0o644)
+    replace(ca_path(home), [text], 0o644)
+    replace(trusted_path(home), [text, _system_bundle()], 0o644)
     return found, certificate
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from forkyard.disk import Disk, DiskError
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from forkyard.server.serving import Server
 
 _SHOWN = 60
+_CODES = {"NoSuchBucket": "not_found", "BucketAlreadyExists": "name_taken"}
+"""What the control plane calls refusals that have another name in S3."""
 
 
 @contextmanager
@@ -25,8 +26,7 @@ def told() -> Iterator[None]:
     try:
         yield
     except DiskError as err:
-        code = "not_found" if err.code == "NoSuchBucket" else err.code
-        raise ApiError(err.status, str(err), code) from err
+        raise ApiError(err.status, str(err), _CODES.get(err.code, err.code)) from err
 
 
 def disk_of(server: Server, call: Call) -> Disk:
@@ -39,27 +39,20 @@ def disk_with(server: Server, disk_id: str) -> Disk:
     try:
         return server.disks.get(disk_id)
     except DiskError as err:
-        text = f"there is no disk with the id {disk_id[:_SHOWN]!r}: GET /api/disks lists them"
+        named = server.disks.find(disk_id)
+        told = (
+            "GET /api/disks lists them" if named is None else f"that is the name of the one with the id {named.info.id}"
+        )
+        text = f"there is no disk with the id {disk_id[:_SHOWN]!r}: {told}"
         raise ApiError(404, text, "not_found") from err
 
 
 def check_address(server: Server, request: Request, disk: Disk) -> None:
     """Raise ApiError 403 when a disk's content may not be reached from where the client is."""
-    allowed = server.disks.access.allowed(disk.info.id)
-    if allowed and not _covers(allowed, request.client.host if request.client else ""):
+    if not server.disks.access.permits(disk.info.id, request.client.host if request.client else ""):
         raise ApiError(
             403,
             f"disk {disk.info.name!r} may not be used from your address: PUT /api/disks/{disk.info.id}/allowed-ips "
             "names those it may be used from",
             "address_not_allowed",
         )
-
-
-def _covers(networks: tuple[str, ...], host: str) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return any(address in ip_network(network) for network in networks)

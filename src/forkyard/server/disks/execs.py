@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -40,6 +41,11 @@ TOOLS = (
 """What clients count on in the image: coreutils by some of its programs."""
 LIMIT_SECONDS = 300.0
 TAIL = 128 << 10
+# What bash calls for a program there is none of. Whoever sent the command sees its streams, and not the server's log.
+_NOT_FOUND = """() {{
+    printf 'bash: line %s: %s: command not found (%s)\\n' "${{BASH_LINENO[0]}}" "$1" {why} >&2
+    return 127
+}}"""
 _AT_ONCE = 16
 _BOUNDS = Limits(memory_mb=2048, pids=1024, disk_mb=1024)
 _log = logging.getLogger("forkyard.server")
@@ -62,13 +68,15 @@ class Execs:
         self._leases = leases
         self._limit = limit
         self._places = asyncio.Semaphore(_AT_ONCE)
+        why = shlex.quote(f'commands over disks have what the image "{image}" of this server has')
+        self._telling = {"BASH_FUNC_command_not_found_handle%%": _NOT_FOUND.format(why=why)}
 
     async def run(self, command: str, disks: Sequence[Placed], cwd: str) -> ExecResult:
         """Run a command by `bash -c`. Raises ApiError: 504 at the time limit, 400 for what cannot be mounted."""
         asked = time.monotonic()
         async with self.sandbox(disks, cwd) as box:
             ready = time.monotonic()
-            result = await box.run(["bash", "-c", command], timeout=self._limit, output_limit=TAIL)
+            result = await box.run(["bash", "-c", command], env=self._telling, timeout=self._limit, output_limit=TAIL)
             done = time.monotonic()
         if result.timed_out:
             raise ApiError(504, f"the command took longer than {self._limit:g} seconds, and was ended", "exec_timeout")
@@ -76,6 +84,7 @@ class Execs:
             exit_code=result.exit_code if result.exit_code >= 0 else 128 - result.exit_code,
             stdout=result.stdout,
             stderr=result.stderr,
+            truncated=result.truncated,
             timing=Timing(
                 total_ms=_milliseconds(time.monotonic() - asked),
                 queue_ms=_milliseconds(ready - asked),

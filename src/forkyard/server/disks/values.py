@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+from forkyard.server.bodies import Sent
 
 DAY = 86_400
 _PERMISSIONS = 0o777
@@ -40,15 +42,10 @@ def moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(round(seconds, 3), UTC)
 
 
-class Request(BaseModel):
-    """What is sent: null is as if the key were not there; keys nobody knows are passed over, as newer clients have."""
+class Request(Sent):
+    """What is sent of disks, in camel case."""
 
-    model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -255,10 +252,8 @@ class ShareUrl(Wire):
     expires_in: int
 
 
-class SandboxMount(BaseModel):
+class SandboxMount(Sent):
     """A disk in a sandbox, in snake case as all of sandboxes. A sole mount is at /mnt/archil unless it has a path."""
-
-    model_config = ConfigDict(extra="ignore")
 
     disk_id: Text
     path: Annotated[str, StringConstraints(min_length=2, max_length=1024, pattern=r"^/")] | None = None

@@ -61,11 +61,12 @@ class Timing(Wire):
 
 
 class ExecResult(Wire):
-    """How a command ended; of each stream the last 128 KiB are kept."""
+    """How a command ended; of each stream the last 128 KiB are kept, and `truncated` tells that there was more."""
 
     exit_code: int
     stdout: str
     stderr: str
+    truncated: bool
     timing: Timing
 
 

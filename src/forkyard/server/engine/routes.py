@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 from starlette.responses import Response
-from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from forkyard.sandbox.remote.connection import PATH
 from forkyard.sandbox.remote.streams import relayed
-from forkyard.server.endpoints import Call, Endpoint
+from forkyard.server.endpoints import Call, Endpoint, Socket
 from forkyard.server.engine.deeds import about
 from forkyard.server.engine.session import Session
 from forkyard.server.engine.streams import Streams
@@ -51,7 +50,7 @@ def endpoints(server: Server) -> list[Endpoint]:
     return [Endpoint("GET", PATH, tell, summary, data=Engine)]
 
 
-def sockets(server: Server) -> list[BaseRoute]:
+def sockets(server: Server) -> list[Socket]:
     """The engine's socket, and the streams."""
     streams = server.the(Streams)
 
@@ -80,7 +79,7 @@ def sockets(server: Server) -> list[BaseRoute]:
             await relayed(sock, send, receive)
             await socket.close()
 
-    return [WebSocketRoute(PATH, serve), WebSocketRoute(f"{PATH}/streams/{{token}}", stream)]
+    return [Socket(PATH, serve), Socket(f"{PATH}/streams/{{token}}", stream)]
 
 
 async def _let_in(server: Server, socket: WebSocket) -> bool:

@@ -10,20 +10,20 @@ from pydantic import Field, StringConstraints
 from forkyard.sandbox import NO_NETWORK, Network
 from forkyard.sandbox.network import Rule
 from forkyard.secrets import MARK
+from forkyard.server.bodies import Sent
 from forkyard.server.envelope import ApiError
-from forkyard.server.sandboxes.values import Request
 
 Target = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 Targets = Annotated[list[Target], Field(max_length=1000)]
 
 
-class Transform(Request):
+class Transform(Sent):
     """What is changed in requests: headers that take the place of those the sandbox sends."""
 
     headers: dict[str, str] = Field({}, max_length=64, repr=False, description=f"Told as {MARK!r}.")
 
 
-class EgressRule(Request):
+class EgressRule(Sent):
     """A target that may be reached, and what is done with requests to it."""
 
     target: Target
@@ -31,7 +31,7 @@ class EgressRule(Request):
     forward_url: Annotated[str, StringConstraints(max_length=2000)] | None = None
 
 
-class Egress(Request):
+class Egress(Sent):
     """Which hosts are reached: `deny` wins over `allow`, and that over the default."""
 
     default: Literal["allow", "deny"]
@@ -40,7 +40,7 @@ class Egress(Request):
     drain_on_pause: Targets = []
 
 
-class NetworkPolicy(Request):
+class NetworkPolicy(Sent):
     """A sandbox's network; without a policy nothing is reached."""
 
     egress: Egress | None = None

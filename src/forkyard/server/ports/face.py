@@ -21,7 +21,7 @@ from forkyard.server.ports.names import label_of, port_of
 from forkyard.server.ports.passing import passed_on
 from forkyard.server.ports.sockets import socket_passed_on
 from forkyard.server.ports.tokens import PortToken, PortTokens
-from forkyard.server.ports.visit import Visit
+from forkyard.server.ports.visit import Visit, address_of
 from forkyard.server.sandboxes import Life, Phase, Sandboxes
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class PortsFace:
 
 def _with_cookie(scope: Scope, given: Given, token: PortToken) -> Response:
     """The same address without the token, which the browser keeps for this host alone, out of reach of its scripts."""
-    where = Visit.address(scope, given)
+    where = address_of(scope, given)
     response = RedirectResponse(where, 303, {"cache-control": "no-store", "referrer-policy": "no-referrer"})
     response.set_cookie(
         COOKIE,

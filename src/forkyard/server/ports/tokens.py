@@ -10,6 +10,7 @@ import time
 from pydantic import BaseModel
 
 from forkyard.server.envelope import ApiError
+from forkyard.server.keys import digest_of
 from forkyard.server.state import State
 
 PREFIX = "apt_"
@@ -70,7 +71,7 @@ class PortTokens:
             port=port,
             created=now,
             expires=None if seconds is None else now + seconds,
-            digest=_digest(text),
+            digest=digest_of(text),
         )
         self._table.add(token_id, token)
         self._known.setdefault(sandbox_id, {})[token_id] = token
@@ -80,7 +81,7 @@ class PortTokens:
         """The token with that text, if it opens that port."""
         token = self._known.get(sandbox_id, {}).get(text.removeprefix(PREFIX).partition(".")[0])
         # An unknown one takes the same way, so that the time tells nothing.
-        same = hmac.compare_digest(_digest(text), token.digest if token is not None else _NOBODY)
+        same = hmac.compare_digest(digest_of(text), token.digest if token is not None else _NOBODY)
         return token if token is not None and same and token.port == port and token.is_good else None
 
     def delete(self, token: PortToken) -> None:
@@ -92,7 +93,3 @@ class PortTokens:
         """Forget all of a sandbox."""
         for token in self._known.pop(sandbox_id, {}).values():
             self._table.delete(token.id)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

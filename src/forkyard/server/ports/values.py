@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from forkyard.server.bodies import Sent
 from forkyard.server.paging import LIMIT
-from forkyard.server.sandboxes.values import Endpoint, Request
+from forkyard.server.sandboxes.values import Endpoint
+from forkyard.values import duration
 
-_TTL = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[hms])+")
-_TERM = re.compile(r"([0-9.]+)([hms])")
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 MAX_SECONDS = 8760 * 3600.0
 
 
@@ -23,7 +21,7 @@ class PortList(BaseModel):
     ports: list[Endpoint]
 
 
-class TokenRequest(Request):
+class TokenRequest(Sent):
     """A token to make; without a `ttl` it is good until it is deleted."""
 
     port: Annotated[int, Field(ge=1, le=65_535)]
@@ -63,7 +61,5 @@ class TokenList(BaseModel):
 
 def seconds_of(ttl: str) -> float | None:
     """How long a duration is; None for what is none, or none a token can have."""
-    if not _TTL.fullmatch(ttl):
-        return None
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _TERM.findall(ttl))
-    return seconds if 0 < seconds <= MAX_SECONDS else None
+    seconds = duration(ttl)
+    return seconds if seconds is not None and 0 < seconds <= MAX_SECONDS else None

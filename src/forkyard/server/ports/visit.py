@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Scope
 
+from forkyard.sandbox.network.http import HOP_BY_HOP, named_in
 from forkyard.server.envelope import ApiError
 from forkyard.server.ports.credentials import HEADER, Given
 
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from forkyard.server.keys import Keys
 
 Headers = list[tuple[bytes, bytes]]
-_HOP_BY_HOP = frozenset(
-    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-     b"trailer", b"transfer-encoding", b"upgrade")
-)  # fmt: skip
 _OURS = frozenset((b"cookie", HEADER.encode(), b"forwarded", b"x-forwarded-for", b"x-forwarded-host",
                    b"x-forwarded-proto", b"expect"))  # fmt: skip
 _DOMAIN = re.compile(rb";\s*domain\s*=[^;]*", re.IGNORECASE)  # a cookie for the zone would be every sandbox's
@@ -36,17 +33,12 @@ class Visit:
     @property
     def host(self) -> str:
         """The host as the client wrote it."""
-        found: bytes = next(value for name, value in self.scope["headers"] if name == b"host")
-        return found.decode("latin-1")
+        return _host(self.scope)
 
     @property
     def target(self) -> bytes:
         """Path and query. Raises ApiError 400 for what has none."""
-        path: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
-        path = path.partition(b"?")[0]
-        if not path.startswith(b"/"):
-            raise ApiError(400, "a request to a port has a path")
-        return path + (b"?" + self.given.query if self.given.query else b"")
+        return _target(self.scope, self.given)
 
     @property
     def headers(self) -> Headers:
@@ -64,12 +56,6 @@ class Visit:
             (b"x-forwarded-proto", str(_SCHEMES.get(scheme, scheme)).encode()),
         ]
 
-    @staticmethod
-    def address(scope: Scope, given: Given) -> str:
-        """The whole address of a request, without a token."""
-        visit = Visit(scope, given, None)  # type: ignore[arg-type]
-        return f"{scope['scheme']}://{visit.host}{visit.target.decode('latin-1')}"
-
     def _is_key(self, value: bytes) -> bool:
         """Whether it is a key of this server's, which a client sends everywhere that is told to."""
         text = value.decode("latin-1").strip()
@@ -77,11 +63,28 @@ class Visit:
         return self.keys.find(rest.strip() if scheme.lower() == "bearer" else text) is not None
 
 
+def address_of(scope: Scope, given: Given) -> str:
+    """The whole address of a request, without a token. Raises ApiError 400 for one without a path."""
+    return f"{scope['scheme']}://{_host(scope)}{_target(scope, given).decode('latin-1')}"
+
+
+def _host(scope: Scope) -> str:
+    found: bytes = next(value for name, value in scope["headers"] if name == b"host")
+    return found.decode("latin-1")
+
+
+def _target(scope: Scope, given: Given) -> bytes:
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = path.partition(b"?")[0]
+    if not path.startswith(b"/"):
+        raise ApiError(400, "a request to a port has a path")
+    return path + (b"?" + given.query if given.query else b"")
+
+
 def passed(headers: Headers, without: frozenset[bytes] = frozenset()) -> Headers:
     """Headers of either side, but for those of its connection."""
     low = [(name.lower(), value) for name, value in headers]
-    named = {word.strip().lower() for name, value in low if name == b"connection" for word in value.split(b",")}
-    return [(name, value) for name, value in low if name not in _HOP_BY_HOP | named | without]
+    return [(name, value) for name, value in low if name not in HOP_BY_HOP | named_in(low) | without]
 
 
 def answered_headers(headers: Headers) -> Headers:

@@ -9,15 +9,14 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from forkyard.errors import SandboxError, SandboxLost
-from forkyard.server.envelope import ApiError
+from forkyard.server.envelope import ApiError, as_json
 from forkyard.server.processes.registry import SandboxProcesses
 from forkyard.server.processes.served import Exit, Reader, ServedProcess
 from forkyard.server.processes.values import Attach, First, Kill, Resize, Start, first_message, later_message
-from forkyard.values import strict_json
 
 FIRST_SECONDS = 30.0  # for a client to say what it wants
 STALLED_SECONDS = 60.0  # for a process to take some of the input it was sent
-_NORMAL, _REFUSED, _LATE = 1000, 1008, 1013
+_NORMAL, _REFUSED, _BROKEN, _LATE = 1000, 1008, 1011, 1013
 
 
 async def conversed(socket: WebSocket, processes: SandboxProcesses) -> None:
@@ -97,20 +96,27 @@ async def _resized(served: ServedProcess, asked: Resize) -> None:
 async def _looked_on(socket: WebSocket, served: ServedProcess, offset: int) -> None:
     """Pass output to the client and input from it, until the process ends or the client goes."""
     with served.read_from(offset) as reader:
-        telling = asyncio.ensure_future(_tell(socket, served, reader))
-        hearing = asyncio.ensure_future(_hear(socket, served))
+        telling = asyncio.create_task(_told(socket, served, reader))
         try:
-            await asyncio.wait([telling, hearing], return_when=asyncio.FIRST_COMPLETED)
+            await _hear(socket, served)  # which hears that the socket was closed, whoever did it
         finally:
-            for task in (telling, hearing):
-                if not task.done():
-                    task.cancel()
-            await asyncio.wait([telling, hearing])
-        # When a client goes both may fail of it, and an error that nobody looks at is logged as a fault of ours.
-        errors = [task.exception() for task in (telling, hearing) if not task.cancelled()]
-        for error in errors:
-            if error is not None:
-                raise error
+            if not telling.done():
+                telling.cancel()
+                await asyncio.wait([telling])
+            # When a client goes both may fail of it, and an error that nobody looks at is logged as a fault of ours.
+            error = None if telling.cancelled() else telling.exception()
+        if error is not None:
+            raise error
+
+
+async def _told(socket: WebSocket, served: ServedProcess, reader: Reader) -> None:
+    try:
+        await _tell(socket, served, reader)
+    except WebSocketDisconnect:
+        raise
+    except Exception:
+        await socket.close(_BROKEN)
+        raise
 
 
 async def _tell(socket: WebSocket, served: ServedProcess, reader: Reader) -> None:
@@ -143,11 +149,11 @@ async def _hear(socket: WebSocket, served: ServedProcess) -> None:
             later_message(_text(message))
         try:
             async with asyncio.timeout(STALLED_SECONDS):
-                await served.feed.put(data)
+                await served.put(data)
         except TimeoutError:
             await socket.close(_LATE, "the process does not read its input")
             return
 
 
 async def _say(socket: WebSocket, **message: Any) -> None:
-    await socket.send_text(strict_json(message))
+    await socket.send_text(as_json(message).decode())

@@ -20,17 +20,17 @@ class Feed:
         self._process = process
         self._waiting: deque[bytes | None] = deque()
         self._size = 0
-        self._ended = False
+        self.ended = False
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
 
     async def put(self, data: bytes | None) -> None:
         """Give it more, None being the end; waits while much of what was given before has not been read."""
-        while self._size >= LIMIT and not self._ended:
+        while self._size >= LIMIT and not self.ended:
             self._room.clear()
             await self._room.wait()
-        if not self._ended:
+        if not self.ended:
             self._waiting.append(data)
             self._size += _cost(data)
             self._news.set()
@@ -42,9 +42,13 @@ class Feed:
                 while await self._pass_on():
                     pass
         finally:
-            self._ended = True
-            self._waiting.clear()
-            self._room.set()
+            self.end()
+
+    def end(self) -> None:
+        """Nobody reads it any more."""
+        self.ended = True
+        self._waiting.clear()
+        self._room.set()
 
     async def _pass_on(self) -> bool:
         while not self._waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,7 +48,8 @@ class SandboxProcesses:
     def __init__(self, life: Life, memory: Memory) -> None:
         self._life = life
         self._memory = memory
-        self._processes: dict[str, ServedProcess] = {}  # those that have ended in the order they did
+        self._processes: dict[str, ServedProcess] = {}
+        self._ended: deque[str] = deque()  # those of them that have, in the order they did
         self._attached = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,10 +89,9 @@ class SandboxProcesses:
         try:
             await served.live(timeout)
         finally:
-            self._processes[served.id] = self._processes.pop(served.id)
-            ended = [each for each in self._processes.values() if each.exit is not None]
-            for each in ended[:-ENDED_KEPT]:
-                self._memory.drop(self._processes.pop(each.id).log)
+            self._ended.append(served.id)
+            if len(self._ended) > ENDED_KEPT:
+                self._memory.drop(self._processes.pop(self._ended.popleft()).log)
 
     def lost(self, why: str) -> None:
         """A process met the end of the sandbox: unless that is being brought about, it ended by itself."""

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
-from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from forkyard.sandbox import Feature
-from forkyard.server.endpoints import Call, Endpoint
+from forkyard.server.endpoints import Call, Endpoint, Socket
 from forkyard.server.envelope import Answer, ApiError, error_body, not_here
 from forkyard.server.processes.conversation import conversed
 from forkyard.server.processes.registry import Processes
@@ -63,7 +62,7 @@ def endpoints(server: Server) -> list[Endpoint]:
     ]
 
 
-def sockets(server: Server) -> list[BaseRoute]:
+def sockets(server: Server) -> list[Socket]:
     """The process socket."""
 
     async def serve(socket: WebSocket) -> None:
@@ -80,7 +79,7 @@ def sockets(server: Server) -> list[BaseRoute]:
         finally:
             life.disconnected()
 
-    return [WebSocketRoute(f"{_PATH}/{{token}}", serve)]
+    return [Socket(f"{_PATH}/{{token}}", serve)]
 
 
 def _admitted(server: Server, ticket: str) -> Life:

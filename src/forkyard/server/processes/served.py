@@ -50,21 +50,24 @@ class Reader:
 class ServedProcess:
     """A process with an id. `news` is set, and replaced, when there is more output, or the end."""
 
-    def __init__(self, id: str, process: Process, log: Log, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, id: str, process: Process, log: Log, lost: Callable[[str], None], patience: float = PATIENCE
+    ) -> None:
         self.id = id
         self.log = log
         self.exit: Exit | None = None
         self.news = asyncio.Event()
-        self.feed = Feed(process)
+        self._feed = Feed(process)
+        self._feeding: asyncio.Task[None] | None = None  # from when there is something to give it
         self._process = process
         self._lost = lost
+        self._patience = patience
         self._why: Exit | None = None  # it is being killed
         self._readers: list[Reader] = []
         self._progress = asyncio.Event()
 
     async def live(self, timeout: float | None) -> None:
         """Serve it until it has ended. Cancelled, it is left alone."""
-        feeding = asyncio.create_task(self.feed.run())
         deadline = asyncio.create_task(self._ended_after(timeout)) if timeout is not None else None
         try:
             async for stream, data in self._process.output():
@@ -77,12 +80,19 @@ class ServedProcess:
             if isinstance(err, SandboxLost):
                 self._lost(str(err))
         finally:
-            for task in (feeding, deadline):
+            self._feed.end()
+            for task in (self._feeding, deadline):
                 if task is not None:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
         self._tell()
+
+    async def put(self, data: bytes | None) -> None:
+        """Give it input, None being the end; waits while much of what it was given before has not been read."""
+        if self._feeding is None and not self._feed.ended:
+            self._feeding = asyncio.create_task(self._feed.run())
+        await self._feed.put(data)
 
     async def _ended_after(self, timeout: float) -> None:
         await asyncio.sleep(timeout)
@@ -135,7 +145,7 @@ class ServedProcess:
             waited = {each: now - (each.since or now) for each in slow}
             for each in slow:
                 each.since = now - waited[each]
-                each.given_up = waited[each] >= PATIENCE
+                each.given_up = waited[each] >= self._patience
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE - max(waited.values())):
+                async with asyncio.timeout(self._patience - max(waited.values())):
                     await self._progress.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -74,8 +73,7 @@ class Face:
         disk = self._disks.resolve(bucket)
         if caller.disk not in (None, disk.info.id):
             raise S3Error("AccessDenied", "this key pair is of another disk")
-        allowed = self._disks.access.allowed(disk.info.id)
-        if allowed and not _is_within(address, allowed):
+        if not self._disks.access.permits(disk.info.id, address):
             raise S3Error(
                 "AccessDenied", "this disk may not be used from your address; its allowed addresses say from where"
             )
@@ -93,16 +91,6 @@ async def _replied(answering: Coroutine[Any, Any, Reply], scope: Scope) -> Reply
         _log.error("request %s failed", request_id, exc_info=err)
         text = f"the server failed; its log tells more of request {request_id}"
         return _refusal(S3Error("InternalError", text), scope)
-
-
-def _is_within(address: str, networks: tuple[str, ...]) -> bool:
-    try:
-        client = ip_address(address)
-    except ValueError:
-        return False
-    if isinstance(client, IPv6Address) and client.ipv4_mapped is not None:
-        client = client.ipv4_mapped
-    return any(client in ip_network(network) for network in networks)
 
 
 def _refusal(error: S3Error | DiskError, scope: Scope) -> Reply:

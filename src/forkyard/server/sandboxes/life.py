@@ -241,8 +241,9 @@ class Life:
         }
 
     def _begin(self, phase: Phase, step: Coroutine[Any, Any, None]) -> None:
-        fresh = phase in WITH_CHECKPOINT and self.record.phase not in WITH_CHECKPOINT
-        self._set(phase=phase, **({"checkpoint": f"ckpt-{uuid.uuid4().hex[:16]}"} if fresh else {}))
+        if phase is not self.record.phase:  # as it is when it is made: its row is there already
+            fresh = phase in WITH_CHECKPOINT and self.record.phase not in WITH_CHECKPOINT
+            self._set(phase=phase, **({"checkpoint": f"ckpt-{uuid.uuid4().hex[:16]}"} if fresh else {}))
         self._work = asyncio.create_task(step)
         self._step = asyncio.create_task(self._whole(self._work))
 
@@ -301,11 +302,15 @@ class Life:
 
     async def _make(self, making: Callable[[], Awaitable[Sandbox]]) -> None:
         try:
-            await self._body.make(making, lambda sandbox: self._set(box=sandbox.id))
+            await self._body.make(making, self._found)
         except BaseException:
             self._set(box=None)
             raise
         self._power_on()
+
+    def _found(self, sandbox: Sandbox) -> None:
+        """It has a sandbox; this is written down when it runs, since by then the box is known by its name."""
+        self.record = self.record.model_copy(update={"box": sandbox.id})
 
     async def _start(self) -> None:
         await self._body.start()

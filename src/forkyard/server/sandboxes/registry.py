@@ -51,7 +51,11 @@ class Sandboxes:
         """The life of a sandbox. Raises ApiError 404 for an unknown one."""
         life = self._lives.get(sandbox_id)
         if life is None:
-            raise ApiError(404, f"there is no sandbox {sandbox_id[:40]!r}: it was deleted, or never was", "not_found")
+            named = next((other.id for other in self if other.record.name == sandbox_id), None)
+            told = (
+                "it was deleted, or never was" if named is None else f"that is the name of the one with the id {named}"
+            )
+            raise ApiError(404, f"there is no sandbox with the id {sandbox_id[:40]!r}: {told}", "not_found")
         return life
 
     def has(self, sandbox_id: str) -> bool:

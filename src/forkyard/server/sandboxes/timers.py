@@ -28,14 +28,25 @@ class Alarm:
 
     def __init__(self, ring: Callable[[str], None]) -> None:
         self._ring = ring
+        self._at: tuple[float, str] | None = None
         self._handle: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the handle is called
 
     def set(self, at: tuple[float, str] | None) -> None:
         """Ring then, and not when it was said before; None is never."""
-        if self._handle is not None:
+        self._at = at
+        if self._handle is not None and (at is None or at[0] < self._due):
             self._handle.cancel()
             self._handle = None
-        if at is not None:
-            moment, why = at
-            delay = max(0.0, moment - time.time())
-            self._handle = asyncio.get_running_loop().call_later(delay, self._ring, why)
+        if at is not None and self._handle is None:
+            self._due = at[0]
+            self._handle = asyncio.get_running_loop().call_later(max(0.0, at[0] - time.time()), self._called)
+
+    def _called(self) -> None:
+        """A moment has come, which was put off since if it is another than that at which to ring."""
+        self._handle = None
+        at, self._at = self._at, None
+        if at is not None and at[0] > self._due:
+            self.set(at)
+        elif at is not None:
+            self._ring(at[1])

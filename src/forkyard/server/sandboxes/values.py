@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 
 from forkyard.sandbox import ARGUMENT_LIMIT
+from forkyard.server.bodies import Sent
 
 MAX_TTL = 86_400
 DEFAULT_IMAGE = "node:24-bookworm"
@@ -37,18 +38,7 @@ Lifetime = Annotated[int, Field(ge=60, le=MAX_TTL)]
 IdleTime = Annotated[int, Field(ge=0, le=MAX_TTL)]
 
 
-class Request(BaseModel):
-    """What is sent: null is as if the key were not there, and keys of newer clients are passed over."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
-
-
-class CreateSandbox(Request):
+class CreateSandbox(Sent):
     """The body of POST /api/sandboxes. `network`, `ports` and `mounts` are read by the parts that keep them."""
 
     name: Name | None = None
@@ -73,13 +63,13 @@ class CreateSandbox(Request):
         return self
 
 
-class StartSandbox(Request):
+class StartSandbox(Sent):
     """The body of POST start; `mounts` take the place of those it had, for this session and later ones."""
 
     mounts: list[dict[str, Any]] | None = Field(default=None, max_length=64)
 
 
-class ForkSandbox(Request):
+class ForkSandbox(Sent):
     """The body of POST fork. The labels are added to those of the source."""
 
     name: Name | None = None
@@ -87,7 +77,7 @@ class ForkSandbox(Request):
     labels: Labels = {}
 
 
-class TimeoutSandbox(Request):
+class TimeoutSandbox(Sent):
     """The body of POST timeout; what is left out stays."""
 
     timeout: Annotated[int, Field(ge=1, le=MAX_TTL)] | None = None

@@ -41,7 +41,7 @@ def test_a_program_prints_what_the_page_shows(program: str, output: str, home: P
         env={**os.environ, "FORKYARD_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
@@ -62,7 +62,7 @@ def test_a_command_of_the_page_plays(command: str, home: Path, tmp_path: Path) -
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

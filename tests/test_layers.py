@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "forkyard"
 
 # Lowest row first. A module may import rooms of lower rows, and its own room.
 LAYERS = (
-    ("errors", "interrupt", "secrets", "values"),
+    ("errors", "fetching", "files", "interrupt", "locks", "programs", "secrets", "values"),
     ("plugins", "wire"),
     ("sandbox", "trace"),
     ("image", "model", "disk"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError, model_validator
 
-from forkyard.values import backoff, counted, first_names, nearest, number, one_line, validation_problems
+from forkyard.values import backoff, counted, duration, first_names, nearest, number, one_line, validation_problems
 
 
 def test_one_line_escapes_line_ends() -> None:
@@ -58,3 +58,10 @@ def test_what_a_model_refuses_is_a_sentence_also_of_the_whole(given: dict[str, o
 def test_a_number_is_finite_and_of_a_sane_size() -> None:
     assert [number(value) for value in (3, -0.5)] == [3.0, -0.5]
     assert [number(value) for value in (True, "3", None, float("nan"), float("inf"), 10**400)] == [None] * 6
+
+
+def test_a_duration_is_numbers_with_units_and_nothing_else() -> None:
+    known = {"90s": 90, "30m": 1800, "1h30m": 5400, "1.5h": 5400, ".5m": 30, "0s": 0}
+    assert {text: duration(text) for text in known} == known
+    assert [duration(text) for text in ("", "1", "h", "-1h", "1h 2m", "1e9h", "1d", "500ms", "1h\n")] == [None] * 9
+    assert duration("1s500ms", ("s", "ms")) == 1.5 and duration("10000000000ns", ("ns",)) == 10

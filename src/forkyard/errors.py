@@ -17,6 +17,7 @@
             +-- AuthenticationError, ModelNotFoundError   wrong for every rollout: the run stops early
             +-- ContextLengthError                        the conversation no longer fits: a stop, not a failure
             +-- ContentFilterError                        the provider refused to answer
+            +-- KeyReturnedError                          the provider's reply holds the key it was sent
             +-- StoppedError                              a limit or a budget refused the call: the agent's end
 
 A bad rollout is data: extension code raises plain Python, `boundary` turns it into the class of the boundary. Deadlines
@@ -137,6 +138,12 @@ class ModelNotFoundError(ModelError):
     fatal = True
 
 
+class ProxyRefusedError(ModelError):
+    """The proxy that the environment names does not let the provider be reached."""
+
+    fatal = True
+
+
 class ContextLengthError(ModelError):
     """The conversation no longer fits into the model's context."""
 
@@ -147,6 +154,13 @@ class ContentFilterError(ModelError):
     """The provider declined to answer this conversation."""
 
     kind = "content_filter"
+
+
+class KeyReturnedError(ModelError):
+    """A reply held the key that the provider was sent, and was passed on to nobody."""
+
+    kind = "key_returned"
+    lasting = True
 
 
 class StoppedError(ModelError):

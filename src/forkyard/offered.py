@@ -207,6 +207,7 @@ __all__ = [
     "ModelCall",
     "ModelContext",
     "ModelError",
+    "Mount",
     "Node",
     "ProgramResult",
     "Provider",
@@ -299,7 +300,7 @@ _LATER = {
     "make_agent": "forkyard.run.agents",
     **dict.fromkeys(
         (
-            "Client", "Disk", "RefusedError", "configure", "create_disk", "create_sandbox", "exec", "get_disk",
+            "Client", "Disk", "Mount", "RefusedError", "configure", "create_disk", "create_sandbox", "exec", "get_disk",
             "get_sandbox", "list_disks", "list_sandboxes",
         ),
         "forkyard.client",
@@ -311,6 +312,7 @@ if TYPE_CHECKING:
     from forkyard.client import (
         Client,
         Disk,
+        Mount,
         RefusedError,
         configure,
         create_disk,

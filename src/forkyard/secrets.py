@@ -10,7 +10,12 @@ from urllib.parse import quote
 
 MARK = "[redacted]"
 SHORTEST_SECRET = 8
-"""Shorter values are placeholders ("none", "EMPTY"), and cutting them out would ruin innocent text."""
+"""Shorter values are placeholders ("none", "EMPTY"). They turn up in innocent text: cutting them out would ruin it."""
+
+
+def is_secret(value: str | None) -> bool:
+    """Whether a value is to be kept out of texts: a short one opens nothing, and nothing that holds it is a leak."""
+    return value is not None and len(value) >= SHORTEST_SECRET
 
 
 class Secrets:
@@ -21,7 +26,7 @@ class Secrets:
     """
 
     def __init__(self, *values: str | None) -> None:
-        self._values = frozenset(value for value in values if value is not None and len(value) >= SHORTEST_SECRET)
+        self._values = frozenset(value for value in values if value is not None and is_secret(value))
         forms = {form for value in self._values for form in _written(value)}
         longest_first = sorted(forms, key=lambda form: (-len(form), form))
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None

@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import random
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 LARGEST = 1e12  # a number past this is damage, not a measurement; below it, sums and squares cannot overflow
 _NAMES_SHOWN = 3
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TERM = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs|ms|s|m|h)")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds
 
 
@@ -27,6 +30,12 @@ def new_id() -> str:
 def tail(text: str, limit: int) -> str:
     """The last `limit` characters of `text`."""
     return text if len(text) <= limit else text[-limit:]
+
+
+def shown_end(text: str, lines: int = 12, chars: int = 1200) -> str:
+    """The end of what a command printed as it is shown below a sentence: its last lines, indented, safe to print."""
+    kept = printable(tail(text.strip(), chars)).expandtabs(4).splitlines()[-lines:]
+    return "\n".join(f"    {line}".rstrip() for line in kept)
 
 
 def number(value: Any) -> float | None:
@@ -100,9 +109,19 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` was likely meant to be."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The one of `known` that `name` was likely meant to be: as like as that at least, of 1."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)), None)
+
+
+def duration(text: str, units: Sequence[str] = ("h", "m", "s")) -> float | None:
+    """The seconds of "90s", "1.5h" or "1h30m", in those of the units ns, us, ms, s, m and h; None for else."""
+    found = _TERM.findall(text)
+    if not found or "".join(number + unit for number, unit in found) != text:
+        return None
+    if any(unit not in units for _, unit in found):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in found)
 
 
 def backoff(failures: int) -> float:

@@ -19,7 +19,7 @@ APART = ["collect-hook-fails", "hack-path-separate", "separate-declared-only", "
 PLAYED = sorted(path.name for path in TASKS.iterdir() if path.name not in REFUSED and path.name not in APART)
 
 
-def forkyard(*arguments: str, home: Path, timeout: float = 110, **options: Any) -> subprocess.CompletedProcess[bytes]:
+def forkyard(*arguments: str, home: Path, timeout: float = 280, **options: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "forkyard.cli", *arguments]
     environment = {**os.environ, "FORKYARD_HOME": str(home)}
     return subprocess.run(command, env=environment, capture_output=True, timeout=timeout, **options)
@@ -70,7 +70,9 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     finally:
         os.close(read)
         os.close(write)
-    raw = (out / "cases" / "traces.jsonl").read_bytes()
+    traces = out / "cases" / "traces.jsonl"
+    assert traces.exists(), done.stderr.decode()
+    raw = traces.read_bytes()
     records = [json.loads(line, parse_constant=pytest.fail) for line in raw.split(b"\n") if line]
     by_task = {record["task"].removeprefix("cases/"): record for record in records}
     return {"mode": mode, "done": done, "raw": raw, "out": out, "records": by_task}

@@ -52,5 +52,5 @@ class Forkyard:
     def apart(self, *arguments: object, stdin: str = "") -> Done:
         """Run a command in a process of its own."""
         process = self.started(*arguments)
-        out, err = process.communicate(stdin, timeout=100)
+        out, err = process.communicate(stdin, timeout=280)
         return Done(process.returncode, out, err)

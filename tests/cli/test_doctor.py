@@ -28,7 +28,7 @@ def run_in(home: Path, script: str, **environment: str) -> subprocess.CompletedP
     """Run a script that ends with `exec "$@"`, which becomes `forkyard doctor --json`."""
     env = {"HOME": str(home), "FORKYARD_HOME": str(home / "store"), "PATH": os.environ["PATH"], **environment}
     command = ["sh", "-c", script, "sh", *PROGRAM, "doctor", "--json"]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=280, check=False)
 
 
 def test_what_is_promised_is_what_the_provider_promises(forkyard: Forkyard) -> None:
@@ -54,6 +54,22 @@ def test_a_reader_is_told_the_same_in_words(forkyard: Forkyard) -> None:
     assert lines[0] == "local: works"
     assert lines[1].startswith("  promises  isolated, ")
     assert any(line.startswith("  ok        a sandbox: started and ran a command in ") for line in lines)
+
+
+def test_of_other_providers_it_says_in_a_line_whether_they_work_and_more_of_those_that_are_named(
+    forkyard: Forkyard,
+) -> None:
+    lines = forkyard("doctor").stdout.split("\n\n")[-1].splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == ["docker", "gvisor", "remote", "subprocess"]
+    assert lines[2] == "remote: does not work here: the provider remote needs a server, and none is named"
+    assert lines[3:] == ["subprocess: works", "`forkyard doctor PROVIDER` tells more of one"]
+    done = forkyard("doctor", "subprocess")
+    assert (done.returncode, done.stdout.splitlines()[:2]) == (0, ["subprocess: works", "  promises  fork, processes"])
+    done = forkyard("doctor", "subprocess", "remote")
+    assert done.returncode == 1 and "remote: DOES NOT WORK\n  MISSING   provider: " in done.stdout
+    assert "local:" not in done.stdout
+    done = forkyard("doctor", "locl")
+    assert (done.returncode, done.stdout) != (0, "") and "'local'" in done.stderr or "local" in done.stderr
 
 
 def test_everything_that_is_missing_comes_with_a_mend(forkyard: Forkyard) -> None:

@@ -241,7 +241,7 @@ def test_every_mistake_is_told_at_once_and_nothing_is_made(forkyard: Forkyard, t
         (("words.py", "--env.agent.harness", "nop", "--select.skip", "9"), "--select.skip 9 leaves all of them out"),
         (("words.py", "-m", "gpt"), "no upstream is known for model 'gpt'"),
         (("nowhere/at/all",), "not found"),
-        (("./nowhere",), "nowhere is not a directory"),
+        (("./nowhere",), "nowhere does not exist"),
         (("words.py", "@", "none.toml"), "none.toml cannot be read"),
     ],
 )
@@ -306,6 +306,21 @@ def test_a_dry_run_checks_and_prints_the_plan_and_writes_nothing(
     assert forkyard("eval", words, "--dry-run").returncode == 1
 
 
+def test_a_dry_run_foretells_what_would_become_of_a_run_that_is_there(
+    forkyard: Forkyard, tmp_path: Path, words: str
+) -> None:
+    same = ("eval", words, "--env.agent.harness", "nop", "--run.dir", "d", "-q")
+    assert forkyard(*same).returncode == 0
+    before = (tmp_path / "runs/d/traces.jsonl").read_bytes()
+    assert "already contains results" in forkyard(*same, "--dry-run").stderr
+    for how in ("--resume", "--clean"):
+        done = forkyard(*same, how, "--dry-run")
+        assert (done.returncode, done.stderr) == (0, "") and "nothing is wrong" in done.stdout
+    assert "differs in num_rollouts" in forkyard(*same, "--resume", "-r", 2, "--dry-run").stderr
+    assert forkyard(*same, "--clean", "--base", "none").returncode == 1
+    assert (tmp_path / "runs/d/traces.jsonl").read_bytes() == before
+
+
 def test_exit_codes_tell_infrastructure_from_thresholds(forkyard: Forkyard, tmp_path: Path, words: str) -> None:
     scripts(tmp_path, a="a", b="b", c="x")
     common = ("eval", words, *SCRIPTED, "-q", "--run.name")
@@ -338,7 +353,7 @@ class TestGoingOn:
         before = (begun / "traces.jsonl").read_bytes()
         done = forkyard("eval", words, *SCRIPTED, "--run.dir", "d")
         assert done.returncode == 1 and (begun / "traces.jsonl").read_bytes() == before
-        assert "already contains results: append --resume" in done.stderr and "--clean" in done.stderr
+        assert "already contains results" in done.stderr and "--resume, and --clean" in done.stderr
 
     @pytest.mark.parametrize("how", ["the same words and --resume", "--resume alone", "forkyard resume"])
     def test_what_failed_or_is_torn_is_played_again_and_nothing_else(

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from forkyard.env.config import AgentConfig, HarnessChoice
+from forkyard.run import Plan
+from forkyard.run.directory import RunDirectory
 from tests.cli.forkyard import Forkyard
 from tests.run.parts import SOLVE, lines, slots_of, write_task
 
@@ -166,14 +169,14 @@ def test_a_python_file_is_played_by_the_same_command(forkyard: Forkyard, tmp_pat
         (("run", "tasks"), "nobody is there to play the tasks"),
         (("run", "tasks", "-a", "orcle"), "did you mean 'oracle'?"),
         (("run", "tasks", "-a", "oracle", "--samples", "0"), "--samples"),
-        (("run", "tasks", "-a", "oracle", "--agent-timeout", "inf"), "--agent-timeout': inf is not a number"),
+        (("run", "tasks", "-a", "oracle", "--agent-timeout", "inf"), "--agent-timeout': inf is not a number above 0"),
         (("run", "tasks", "-a", "oracle", "--ak", "nonsense"), "'nonsense' is not KEY=VALUE"),
         (("run", "tasks", "-a", "oracle", "--verifier", "elsewhere"), "--verifier"),
         (("run", "tasks", "-a", "oracle", "--env", "best-of-m"), "did you mean 'best-of-n'?"),
         (("run", "tasks", "-a", "oracle", "-e", "locl"), "did you mean 'local'?"),
         (("run", "tasks", "-a", "oracle", "--run", "a/b"), "'a/b' cannot be a run's name"),
         (("run", "tasks", "-a", "oracle"), "there is no image 'debian:bookworm-slim'"),
-        (("run", "nowhere", "-a", "oracle"), "nowhere is not a directory"),
+        (("run", "nowhere", "-a", "oracle"), "nowhere does not exist"),
         (("run", "tasks", "-m", "gpt"), "no upstream is known"),
         (("resume", "nowhere"), "nowhere is no run"),
         (("report", "nowhere"), "nowhere does not exist"),
@@ -186,6 +189,89 @@ def test_what_cannot_be_done_is_one_message_and_exit_code_1(
     done = forkyard(*arguments)
     assert done.returncode == 1 and said in done.stderr and done.stdout == ""
     assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--run", "taken"), "runs/taken already contains results"),
+        (("--run", "full"), "runs/full is not empty"),
+        (("-o", "/proc/none"), "cannot be made"),
+        (("--prices", "none.toml"), "nobody asks a model: leave --prices out"),
+        (("--upstreams", "none.toml"), "nobody asks a model: leave --upstreams out"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_itself_would(
+    forkyard: Forkyard, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    write_task(tmp_path / "tasks", "a")
+    RunDirectory.create(
+        Plan(run="taken", paths=(tmp_path,), agent=AgentConfig(harness=HarnessChoice(id="nop")))
+    ).close()
+    (tmp_path / "runs/full").mkdir()
+    (tmp_path / "runs/full/mine").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for more in ((), ("--dry-run",)):
+        done = forkyard("run", "tasks", "--base", "host", "-a", "nop", *options, *more)
+        assert done.returncode == 1 and said in done.stderr and done.stdout == ""
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_how_the_model_samples_is_said_by_dotted_flags(
+    forkyard: Forkyard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path / "tasks", "a")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    told = ("--sampling.temperature", "-0.5", "--sampling.max-tokens=5", "--sampling", '{"seed": 3}')
+    more = ("--sampling.return-token-ids", "true", "--base-url", "http://127.0.0.1:9/v1")
+    common = ("run", "--base", "host", "--dry-run", "--json", "-m", "m")
+    done = forkyard(*common, *told, *more, "tasks")
+    assert done.returncode == 0, done.stderr
+    said = {key: value for key, value in json.loads(done.stdout)["agent"]["sampling"].items() if value}
+    assert said == {"temperature": -0.5, "max_tokens": 5, "seed": 3, "return_token_ids": True}
+    for words, problem in (
+        (("--sampling.temprature", "0.3"), "--sampling.temprature: there is no such option; did you mean"),
+        (("--sampling.max-tokens", "x"), "--sampling.max-tokens: input should be a valid integer"),
+        (("--sampling.seed",), "--sampling.seed: a value is missing"),
+        (("--resume", "runs/r", "--sampling.seed", "3"), "leave --sampling out: the run goes on as it was planned"),
+        (("--", "--sampling.seed"), "--sampling.seed"),
+    ):
+        failed = forkyard("run", "tasks", "-a", "nop", "--base", "host", *words)
+        assert failed.returncode == 1 and problem in failed.stderr and failed.stdout == ""
+
+
+def test_a_dry_run_says_which_tasks_could_not_be_graded_again(forkyard: Forkyard, tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks", "a")
+    write_task(tmp_path / "tasks", "b", toml='[verifier]\nenvironment_mode = "separate"\n')
+    common = ("run", "tasks", "--base", "host", "-a", "nop", "--dry-run")
+    said = "note: what comes out cannot be graded again (`forkyard regrade`): it is graded in the agent's own sandbox"
+    shared = forkyard(*common)
+    assert shared.returncode == 0, shared.stderr
+    (note,) = [line for line in shared.stdout.splitlines() if line.startswith(said)]
+    assert note.endswith("; played with --verifier forked it can (task t/a)")
+    assert said not in forkyard(*common, "--verifier", "forked").stdout
+
+
+def test_a_pattern_that_names_no_task_is_told_once(
+    forkyard: Forkyard, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_task(tmp_path / "tasks", "a")
+    common = ("run", "tasks", "--base", "host", "-a", "nop", "--dry-run", "-i", "zzz")
+    some = forkyard.apart(*common, "-i", "t/a")
+    assert (some.returncode, some.stderr) == (
+        0,
+        "forkyard: names 'zzz' matched no task of taskset tasks (DirectoryTaskset)\n",
+    )
+    none = forkyard(*common)
+    assert none.returncode == 1 and none.stderr.count("zzz") == 1 and caplog.records == []
+
+
+def test_a_value_that_is_none_of_an_options_is_told_in_words(forkyard: Forkyard) -> None:
+    told = "'apart' is not one of 'shared', 'forked', 'separate' (see `forkyard run --help`)\n"
+    assert forkyard("run", "x", "--verifier", "apart").stderr == f"forkyard: Invalid value for '--verifier': {told}"
+    for value in ("0", "nan", "inf", "-1"):
+        done = forkyard("resume", "runs/r", "--budget-usd", value)
+        assert done.returncode == 1 and f"{float(value):g} is not a number above 0" in done.stderr
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(forkyard: Forkyard) -> None:

@@ -123,7 +123,7 @@ def test_an_image_is_imported_listed_used_and_removed(forkyard: Forkyard, tmp_pa
             info.type, info.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(info)
     done = forkyard("image", "import", "root.tar.gz", "tiny:1", "--env", "A=b", "--workdir", "/tmp", "--user", "7")
-    assert (done.returncode, done.stdout) == (0, "tiny:1\n")
+    assert (done.returncode, done.stdout) == (0, "tiny:1\n"), done.stderr
     row = next(line for line in forkyard("image", "ls").stdout.splitlines() if line.startswith("tiny:1"))
     assert row.split()[:3] == ["tiny:1", "7", "/tmp"]
     assert forkyard("sandbox", "create", "from-tiny", "--image", "tiny:1").returncode == 0

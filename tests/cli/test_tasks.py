@@ -124,6 +124,7 @@ def test_findings_as_json_are_a_list(forkyard: Forkyard, tmp_path: Path) -> None
         "path": "set/bad/tests/test.sh",
         "line": 2,
         "column": 1,
+        "output": "",
     }
     assert "whatever the agent did" in message and done.returncode == 1
     left = forkyard(
@@ -143,7 +144,7 @@ def test_findings_as_json_are_a_list(forkyard: Forkyard, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "nowhere is not a directory"),
+        (["nowhere"], "nowhere does not exist"),
         (["empty"], "empty holds no task"),
         (["set", "--select", "unpined-image"], "did you mean unpinned-image?"),
     ],
@@ -174,7 +175,7 @@ awk -v n="$number" 'BEGIN {{ printf "%.12f", n / 4294967296 }}' > {REWARD}
 SERVED = f"#!/bin/bash\nif pgrep -f 'sleep 86399' > /dev/null; then echo 1; else echo 0; fi > {REWARD}\n"
 PLAYED = {
     "easy": ({"check": f"#!/bin/bash\nif [ -d /app ]; then echo 1; else echo 0; fi > {REWARD}\n"}, {"nop-earns-one"}),
-    "wrong": ({"solve": "#!/bin/bash\nexit 3\n"}, {"oracle-below-one"}),
+    "wrong": ({"solve": "#!/bin/bash\ncd /nope || exit 3\n"}, {"oracle-below-one"}),
     "drawn": ({"check": DRAWN}, {"flaky-verifier", "oracle-below-one"}),
     "silent": ({"check": f"#!/bin/bash\nuname /app > {REWARD}x\n: {REWARD}\n"}, {"no-reward-left"}),
     "odd": ({"check": f"#!/bin/bash\nwc -c /etc/passwd > {REWARD}\n"}, {"invalid-reward-left"}),
@@ -203,6 +204,9 @@ def test_playing_shows_what_reading_cannot(forkyard: Forkyard, tmp_path: Path) -
     done = forkyard("tasks", "check", "set", "--base", "host", "--repeat", 2, "--json", "--select", chosen)
     assert done.returncode == 1 and done.stderr == ""
     assert rules(done.stdout) == {name: expected for name, (_, expected) in PLAYED.items() if expected}
+    outputs = {finding["rule"]: finding["output"] for finding in json.loads(done.stdout) if "/wrong/" in finding["path"]}
+    assert "solve.sh ended with exit code 3" in outputs["oracle-below-one"]
+    assert "cd: /nope: No such file or directory" in outputs["oracle-below-one"]
     messages = {finding["rule"]: finding["message"] for finding in json.loads(done.stdout)}
     assert "as /opt/x" in messages["hidden-files-visible"]
 

@@ -39,6 +39,27 @@ class Write(vf.Task):
 TASKS = [Write(vf.TaskData(name=name, prompt="Write it.")) for name in ("a", "b")]
 """
 
+REMEMBERS = """
+import forkyard as vf
+
+class Seen(vf.State):
+    looked: int = 0
+
+class Look(vf.Task[vf.TaskData, Seen]):
+    async def finalize(self, trace: vf.Trace) -> None:
+        trace.state.looked += 1
+
+    @vf.reward
+    async def looked_up(self, trace: vf.Trace) -> float:
+        return float(trace.state.looked == 1)
+
+    @vf.reward
+    async def silent(self, trace: vf.Trace) -> float:
+        return float(not trace.last_reply)
+
+TASKS = [Look(vf.TaskData(name="a", prompt="Look."))]
+"""
+
 
 class TestInit:
     """What it writes works as it stands."""
@@ -62,7 +83,8 @@ class TestInit:
         (tmp_path / "taken").mkdir()
         done = forkyard("init", "taken")
         assert done.returncode == 1 and "already exists" in done.stderr and not any((tmp_path / "taken").iterdir())
-        assert "cannot be a taskset's name" in forkyard("init", "9 lives").stderr
+        assert "cannot be a taskset's name: use letters" in forkyard("init", "9 lives").stderr
+        assert "would be called by a keyword of Python" in forkyard("init", "class").stderr
         assert forkyard("init", "other", "-p", "deep/er").returncode == 0
         assert (tmp_path / "deep/er/other/taskset.py").is_file()
 
@@ -99,6 +121,11 @@ class TestValidate:
         assert summary["checks"]["noop"] == {"valid": 3, "invalid": 1, "error": 1} and summary["valid_rate"] == 0.4
         again = forkyard("validate", "tasks", "--base", "host", "-o", "checked")
         assert again.returncode == 1 and "is not empty" in again.stderr
+
+    def test_one_task_is_one_task(self, forkyard: Forkyard, tmp_path: Path) -> None:
+        write_task(tmp_path / "tasks", "a")
+        done = forkyard("validate", "tasks", "--base", "host", "--only-setup")
+        assert done.stdout.endswith("1 task: 1 valid\n")
 
     @pytest.mark.parametrize(
         ("flags", "mode", "checks", "code"),
@@ -213,6 +240,20 @@ class TestReplay:
         flags = ("--taskset.task.rewards.polite.fn", f"{tmp_path}/mine.py:loud", "--name", "again")
         assert forkyard("replay", played, *flags).returncode == 0
         assert {line["rewards"]["polite"]["score"] for line in lines(tmp_path / "runs/again")} == {0.0}
+
+    def test_what_reads_the_state_keeps_its_value_and_is_named(self, forkyard: Forkyard, tmp_path: Path) -> None:
+        (tmp_path / "tasks.py").write_text(REMEMBERS)
+        flags = ("--env.agent.harness", "nop", "--run.name", "r")
+        assert forkyard("eval", "tasks.py", *flags).returncode == 0
+        (before,) = lines(tmp_path / "runs/r")
+        done = forkyard("replay", "runs/r", "--name", "again")
+        assert done.returncode == 0, done.stderr
+        assert "which they read, is on no line: looked_up" in done.stdout
+        (line,) = lines(tmp_path / "runs/again")
+        assert (line["status"], line["rewards"]) == ("SCORED", before["rewards"])
+        assert before["rewards"]["looked_up"] == {"score": 1.0, "weight": 1.0}
+        assert line["verifier"]["unrecorded_state"] == ["looked_up"] and "looked_up kept" in line["reason"]
+        assert "keeps what it knows in Seen" in forkyard("regrade", "runs/r").stderr
 
     def test_failed_rollouts_go_over_as_they_are(self, forkyard: Forkyard, tmp_path: Path, played: Path) -> None:
         first, second = lines(played)

@@ -27,6 +27,7 @@ from forkyard.sandbox.subprocess.sandbox import sandbox_marker
 from forkyard.sandbox.subprocess.store import Record
 
 CHECKS = {check.name: check for check in checks()}
+A_MOMENT = 2.0  # seconds to wait for what will not come
 Argv = Sequence[str] | str
 Env = Mapping[str, str] | None
 
@@ -458,22 +459,20 @@ def provider_of(planted: type[Planted], home: Path) -> SubprocessProvider:
 @pytest.mark.parametrize(("planted", "check"), MUTANTS)
 async def test_a_planted_bug_is_found_by_its_check(planted: type[Planted], check: str, tmp_path: Path) -> None:
     async with provider_of(planted, tmp_path) as provider:
-        result = await run_check(CHECKS[check], provider)
+        result = await run_check(CHECKS[check], provider, patience=A_MOMENT)
     assert result.outcome is Outcome.BROKEN
     assert result.message
 
 
-@pytest.mark.slow
-async def test_a_run_of_the_contract_tells_kept_broken_and_not_declared(tmp_path: Path) -> None:
-    async with provider_of(LosesSignals, tmp_path) as provider:
-        results = {result.name: result for result in await run_contract(provider)}
+async def test_a_run_of_the_contract_tells_of_every_promise_in_order(tmp_path: Path) -> None:
+    async with SubprocessProvider(tmp_path) as provider:
+        results = {result.name: result for result in await run_contract(provider, image="no-such-image")}
         assert not await provider.sandboxes()
     assert list(results) == list(CHECKS)
-    broken = {name: result.message for name, result in results.items() if result.outcome is Outcome.BROKEN}
-    assert list(broken) == list(LosesSignals.caught_by), broken
     for name, check in CHECKS.items():
         not_declared = results[name].outcome is Outcome.NOT_DECLARED
         assert not_declared == bool(check.needs - SubprocessProvider.features)
+    assert sum(result.outcome is Outcome.BROKEN for result in results.values()) > 80
 
 
 def test_checks_are_found_by_name_and_say_what_they_promise() -> None:

@@ -144,7 +144,7 @@ async def sound(home: Path) -> AsyncIterator[LocalProvider]:
 @pytest.mark.parametrize(("planted", "check"), MUTANTS)
 async def test_a_planted_bug_of_mounts_is_found_by_its_check(planted: type[Planted], check: str, home: Path) -> None:
     async with planted(home) as provider:
-        result = await run_check(CHECKS[check], provider)
+        result = await run_check(CHECKS[check], provider, patience=2.0)
         assert await provider.sandboxes() == []
     assert result.outcome is Outcome.BROKEN
     assert result.message

@@ -21,6 +21,7 @@ from forkyard.sandbox.subprocess import SubprocessProvider, SubprocessSandbox
 from forkyard.sandbox.values import Stream
 
 CHECKS = {check.name: check for check in checks()}
+A_MOMENT = 2.0  # seconds to wait for what will not come
 
 
 class Planted:
@@ -328,7 +329,7 @@ async def test_a_planted_bug_is_found_by_its_check(planted: type[Planted], tmp_p
     make: Callable[[Path], Provider] = LocalProvider if planted.at_terminals else SubprocessProvider
     inner = make(tmp_path)
     async with Boxes(inner, planted) as provider:
-        result = await run_check(CHECKS[planted.caught_by], provider)
+        result = await run_check(CHECKS[planted.caught_by], provider, patience=A_MOMENT)
         assert result.outcome is Outcome.BROKEN, result
         assert result.message
 

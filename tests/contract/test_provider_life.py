@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 async def _gone(mark: str) -> bool:
-    for _ in range(100):
+    for _ in range(2000):
         if not alive_on_host(mark):
             return True
         await asyncio.sleep(0.05)

@@ -29,7 +29,7 @@ class Commands(vf.Harness):
 
     async def launch(self, ctx: vf.ModelContext, task: vf.Task, trace: vf.Trace, runtime: vf.Sandbox) -> None:
         for command in self.commands:
-            result = await runtime.run(command, cwd="/", timeout=20)
+            result = await runtime.run(command, cwd="/", timeout=100)
             trace.messages.append({"role": "tool", "tool_call_id": "0", "content": result.stdout + result.stderr})
         if self.then:
             await self.then(runtime)

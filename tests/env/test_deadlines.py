@@ -13,10 +13,10 @@ from tests.env.parts import Commands, play, seat
 PIPE = "mkfifo /answer"
 
 
-def due() -> list[int]:
+def due() -> list[float]:
     """In how many seconds something is to happen, as the event loop has it."""
     loop = asyncio.get_running_loop()
-    return [round(each.when() - loop.time()) for each in loop._scheduled if not each.cancelled()]  # type: ignore[attr-defined]
+    return [each.when() - loop.time() for each in loop._scheduled if not each.cancelled()]  # type: ignore[attr-defined]
 
 
 class Looked(vf.Task):
@@ -39,7 +39,8 @@ async def test_each_step_after_the_agent_has_ten_minutes_where_nobody_says(local
     task = Looked(vf.TaskData(name="a", prompt="?", verifier=verifier))
     (trace,) = (await play(vf.SingleAgentEnv(), task, {"agent": seat(local, Commands())})).traces
     assert (trace.status, trace.reward) == ("SCORED", 1.0), trace.reason
-    assert all(600 in trace.info[step] for step in ("finalize", "stage", "scoring")), trace.info
+    for step in ("finalize", "stage", "scoring"):
+        assert any(500 < seconds <= 600 for seconds in trace.info[step]), trace.info
 
 
 class Reads(vf.Task):
@@ -57,7 +58,7 @@ class Reads(vf.Task):
 
 
 async def test_a_pipe_in_the_place_of_the_answer_holds_nothing_up(local: LocalProvider) -> None:
-    task = Reads(vf.TaskData(name="a", prompt="?", timeout=vf.TaskTimeout(finalize=0.2, scoring=0.2)))
+    task = Reads(vf.TaskData(name="a", prompt="?", timeout=vf.TaskTimeout(finalize=0.2, scoring=0.8)))
     (trace,) = (await play(vf.SingleAgentEnv(), task, {"agent": seat(local, Commands(PIPE))})).traces
-    assert (trace.status, trace.reason) == ("SCORING_ERROR", "task Reads stage_verifier took longer than 0.2 s")
+    assert (trace.status, trace.reason) == ("SCORING_ERROR", "task Reads stage_verifier took longer than 0.8 s")
     assert (trace.reward, trace.is_timeout) == (None, True)

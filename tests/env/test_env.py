@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import forkyard as vf
-from forkyard.env import Env, SingleAgentEnvConfig, env_class, env_names
+from forkyard.env import ENVS, Env, SingleAgentEnvConfig, env_class
 from forkyard.env.config import EnvTimeout
 from forkyard.errors import ConfigError
 from forkyard.sandbox.local import LocalProvider
@@ -68,7 +68,7 @@ def test_a_wrong_config_is_refused() -> None:
         Nobody()
 
 
-@pytest.mark.parametrize("name", env_names())
+@pytest.mark.parametrize("name", ENVS)
 def test_every_env_is_found_by_its_name(name: str) -> None:
     found = env_class(name)
     assert found.id == name
@@ -153,9 +153,11 @@ async def test_6_7_an_episode_past_its_deadline_says_so_and_its_siblings_go_on(l
                 await runtime.run("sleep 1000")
             await runtime.run(WRITES)
 
-    env = vf.SingleAgentEnv(SingleAgentEnvConfig(timeout=EnvTimeout(episode=1.5)))
+    env, bounded = vf.SingleAgentEnv(), vf.SingleAgentEnv(SingleAgentEnvConfig(timeout=EnvTimeout(episode=1.5)))
     seats = {"agent": seat(local, Slow())}
-    plays = (env.run_episode(TASK.with_data(idx=number), SLOT, seats) for number in range(3))
+    plays = (
+        each.run_episode(TASK.with_data(idx=number), SLOT, seats) for number, each in enumerate((env, bounded, env))
+    )
     fine, late, other = await asyncio.gather(*plays)
     assert (fine.ok, other.ok, late.ok, late.is_timeout) == (True, True, False, True)
     assert str(late.errors[0]) == "SingleAgentEnv.run() exceeded its 1.5s deadline (--env.timeout.episode)"
@@ -241,4 +243,4 @@ async def test_6_7_retries_of_an_agent_leave_one_trace_with_every_error(local: L
         (trace,) = (await play(vf.SingleAgentEnv(), TASK, {"agent": config})).traces
     assert trace.status is vf.Status.INFRASTRUCTURE_ERROR
     assert ([e["type"] for e in trace.errors], len(trace.calls)) == (["provider"] * 3, 1)
-    assert len(trace.info["earlier_tries"]) == 2
+    assert len(trace.info["earlier_attempts"]) == 2

@@ -112,7 +112,7 @@ async def test_who_answers_for_a_program_whose_model_fails(
 
 async def test_a_slow_model_under_an_agent_that_has_worked_is_the_agents_deadline(local: LocalProvider) -> None:
     async with answering(reply(message("", ["true"]), "tool_calls"), {"hang": True}) as (gateway, _):
-        trace = await one(local, BashHarness(), gateway, timeout=vf.TaskTimeout(agent=2.0))
+        trace = await one(local, BashHarness(), gateway, timeout=vf.TaskTimeout(agent=3.0))
     assert (trace.stop_condition, trace.ok, trace.is_timeout) == ("agent_timeout", True, True)
 
 

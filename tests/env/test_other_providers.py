@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from forkyard.env.composing import composed
 from forkyard.env.loan import Loan
 from forkyard.errors import SandboxError
 from forkyard.grade.artifacts import restore
+from forkyard.grade.services import collect_from_services
 from forkyard.sandbox import SandboxSpec
 from forkyard.sandbox.composing import ComposePlan
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.subprocess import SubprocessProvider
+from forkyard.task import Artifact
 from forkyard.task.machine import Origin
 
 
@@ -30,6 +33,21 @@ class ComposedTask(vf.Task):
 @dataclass
 class Project:
     main: vf.Sandbox
+
+
+class Main:
+    """A sandbox of another package, with one service beside it."""
+
+    def __init__(self, inner: vf.Sandbox, service: vf.Sandbox) -> None:
+        self._inner, self._service = inner, service
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def service(self, name: str) -> vf.Sandbox:
+        if name != "api":
+            raise vf.ConfigError(f"there is no service {name!r}")
+        return self._service
 
 
 @dataclass
@@ -58,6 +76,28 @@ async def test_any_provider_with_the_method_brings_up_projects(local: LocalProvi
     assert [(plan.directory, plan.image) for plan in provider.plans] == [(Path("/tasks/a"), "host")]
     with pytest.raises(SandboxError, match="the provider local brings up no compose project"):
         await composed(local, task, "host")
+
+
+class EvidentTask(vf.Task):
+    """Wants a file of each of two services."""
+
+    @property
+    def services(self) -> Mapping[str, Sequence[Artifact]]:
+        return {"api": [Artifact(source="/said")], "lost": [Artifact(source="/other")]}
+
+
+async def test_any_sandbox_with_services_beside_it_has_evidence_collected_of_them(local: LocalProvider) -> None:
+    main, service = [await local.create(SandboxSpec("host")) for _ in range(2)]
+    await service.run("echo evidence > /said")
+    trace = vf.Trace()
+    task = EvidentTask(vf.TaskData(name="a", prompt="?"))
+    collected = await collect_from_services(task, trace, Main(main, service), stop=True)  # type: ignore[arg-type]
+    assert main.info.state == "stopped"
+    assert [path for path, archive in collected.items() if archive is not None] == ["/said"]
+    (failed,) = trace.verifier["failed_hooks"]
+    assert failed == {"service": "lost", "error": "there is no service 'lost'"}
+    for box in (main, service):
+        await box.close()
 
 
 class Wrapped:

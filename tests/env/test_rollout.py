@@ -142,7 +142,7 @@ async def test_a_setup_that_hangs_is_infrastructure(local: LocalProvider) -> Non
 
 async def test_an_agent_out_of_time_is_still_graded(local: LocalProvider) -> None:
     slow = Commands("echo 42 > /app/answer; sleep 1000")
-    trace = await play(local, slow, timeout=vf.TaskTimeout(agent=0.5))
+    trace = await play(local, slow, timeout=vf.TaskTimeout(agent=2.0))
     assert (trace.status, trace.reward) == (vf.Status.SCORED, 1.0)
     assert (trace.stop_condition, trace.is_timeout, trace.ok) == ("agent_timeout", True, True)
 
@@ -182,7 +182,7 @@ async def test_a_timeout_error_of_a_harness_is_not_the_agents_deadline(local: Lo
 async def test_an_agent_whose_model_never_answers_has_no_score(local: LocalProvider, fails: bool) -> None:
     replies = [error(503, "overloaded")] if fails else [{"hang": True}]
     async with answering(*replies) as (gateway, _):
-        trace = await play(local, BashHarness(), gateway=gateway, timeout=vf.TaskTimeout(agent=2.0 if fails else 0.3))
+        trace = await play(local, BashHarness(), gateway=gateway, timeout=vf.TaskTimeout(agent=2.0))
     assert trace.status is vf.Status.INFRASTRUCTURE_ERROR
     assert trace.errors[0]["type"] == "provider"
     assert ("overloaded" in str(trace.reason)) is fails

@@ -43,7 +43,7 @@ def test_the_script_prints_what_its_page_shows(home: Path) -> None:
         env={**os.environ, "FORKYARD_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert shown and (done.returncode, done.stdout, done.stderr) == (0, shown[1], "")

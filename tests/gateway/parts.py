@@ -64,6 +64,9 @@ async def stage(
         trace = Trace()
         ended = asyncio.Semaphore(0)
         route = gw.open(trace, model, on_call=lambda *call: ended.release(), **terms)
-        async with served(route) as url, httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
+        async with (
+            served(route) as url,
+            httpx2.AsyncClient(base_url=url, timeout=60, trust_env=False, verify=False) as client,
+        ):
             yield Stage(provider, gw, route, trace, url, client, ended)
             await route.close()

@@ -9,19 +9,20 @@ from typing import Any
 import httpx2
 import pytest
 
-from forkyard.errors import ModelError, StoppedError
+from forkyard.errors import KeyReturnedError, ModelError, StoppedError
 from forkyard.gateway import Bounds
 from forkyard.gateway.decoding import REQUEST_LIMIT
 from forkyard.gateway.dialects import CHAT
 from forkyard.gateway.exchange import Incoming
 from forkyard.gateway.relay import relay
 from forkyard.gateway.transport import RouteTransport
-from forkyard.model import ChatModel
+from forkyard.gateway.upstreams import Upstream, Upstreams
+from forkyard.model import ChatModel, Place
 from forkyard.trace import Trace
 from tests.gateway.parts import TALK, served, stage
 from tests.gateway.upstream import KEY, Play, chat_body, chat_chunks, events, gateway_to, providing, sse, whole
 
-HURRIED = Bounds(connect=5, idle=0.2, total=0.4)
+HURRIED = Bounds(connect=60, idle=0.8, total=1.6)
 
 
 async def test_429_with_retry_after_passes_through_and_is_on_record() -> None:
@@ -212,8 +213,26 @@ async def test_a_provider_that_sends_the_key_back_is_not_relayed() -> None:
         reply = await at.chat()
         with pytest.raises(httpx2.RemoteProtocolError):
             await at.chat(stream=True)
-    assert reply.status_code == 502 and KEY not in reply.text
+    assert reply.status_code == 400 and KEY not in reply.text and "fewer than 8 letters" in reply.text
+    assert reply.headers["x-should-retry"] == "false"
     assert KEY not in json.dumps([call.error for call in at.trace.calls])
+
+
+async def test_a_reply_with_the_key_is_not_asked_for_again() -> None:
+    async with stage(whole(chat_body(f"it is {KEY}")), whole(chat_body("fine"))) as at:
+        with pytest.raises(KeyReturnedError, match="sent back the key it was given") as caught:
+            await at.route.model().complete(TALK)
+    assert caught.value.lasting and KEY not in str(caught.value)
+    assert len(at.provider.seen) == 1
+
+
+def test_a_short_placeholder_for_a_key_makes_no_reply_a_leak() -> None:
+    places = Place("http://127.0.0.1:1/v1", "--base-url", "OPENAI_API_KEY")
+    for word in ("x", "fake", "bash", "EMPTY", "ollama"):
+        table = Upstreams((Upstream(places, word), Upstream(places, KEY)))
+        assert table.keys == [KEY]
+        assert table.secrets.hide(f"a model that writes {word}") == f"a model that writes {word}"
+    assert Upstream(places, "x").key_headers(CHAT, []) == {"authorization": "Bearer x"}
 
 
 async def test_headers_of_credentials_and_cookies_stop_at_the_gateway() -> None:

@@ -118,7 +118,7 @@ async def test_a_killed_owner_leaves_nothing_after_a_sweep(runsc: None, tmp_path
             assert owner.stdout.readline() == "up\n"
         finally:
             owner.kill()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while processes_with("sleep 98766") or processes_of(tmp_path):
             await asyncio.sleep(0.01)
     async with GvisorProvider(tmp_path) as provider:

@@ -24,6 +24,12 @@ WRITABLE = "FROM debian:bookworm-slim\nRUN mkdir -m 1777 /app\nWORKDIR /app\n"  
 KEY = "sk-a-key-that-nobody-inside-may-see"
 
 
+@pytest.fixture(scope="session")
+def home(common_home: Path) -> Path:
+    """One for all processes of the test run, so that each CLI is installed once."""
+    return common_home
+
+
 @dataclass(frozen=True)
 class Cli:
     """A CLI, how its model says that it is done, and how many replies that takes in all."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,12 @@ from tests.harness.parts import PROMPT, roles
 from tests.support.upstream import REASONING, Turn, Upstream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="session")
+def home(common_home: Path) -> Path:
+    """One for all processes of the test run, so that each CLI is installed once."""
+    return common_home
 
 
 async def test_it_runs_commands_and_its_events_become_messages(local: LocalProvider) -> None:

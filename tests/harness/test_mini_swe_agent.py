@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,12 @@ from tests.support.upstream import REASONING, Turn, Upstream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SUBMIT = Turn("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+
+
+@pytest.fixture(scope="session")
+def home(common_home: Path) -> Path:
+    """One for all processes of the test run, so that each CLI is installed once."""
+    return common_home
 
 
 async def test_it_runs_commands_and_its_messages_become_ours(local: LocalProvider) -> None:

@@ -10,7 +10,7 @@ import pytest
 from forkyard.errors import HarnessError
 from forkyard.harness import ModelContext
 from forkyard.harness.narration import Narration
-from forkyard.harness.program import MOST_EVENTS, MOST_KEPT, Program, endpoint_of, instruction, run_program
+from forkyard.harness.program import GRACE, MOST_EVENTS, MOST_KEPT, Program, endpoint_of, instruction, run_program
 from forkyard.model import Endpoint
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task
@@ -34,8 +34,8 @@ class Told:
             self._narration.say(event["say"])
 
 
-def script(text: str, stdin: str = "") -> Program:
-    return Program("cli", ["sh", "-c", text], stdin)
+def script(text: str, stdin: str = "", grace: float = GRACE) -> Program:
+    return Program("cli", ["sh", "-c", text], stdin, grace=grace)
 
 
 async def run(program: Program, sandbox: Sandbox, trace: Trace | None = None, task: Task[Any] | None = None) -> Trace:
@@ -129,13 +129,12 @@ async def test_whoever_was_refused_its_model_may_fail(sandbox: Sandbox) -> None:
     assert trace.info["program"] == {"exit_code": 1, "stderr": ""}
 
 
-@pytest.mark.slow
 async def test_one_that_stays_although_all_is_said_is_ended(sandbox: Sandbox) -> None:
     done, refused = Trace(task="t"), Trace(task="t")
     refused.stop("budget")
     await asyncio.gather(  # each is given the same time to leave
-        run(script("""echo '{"end": null}'; exec sleep 1000"""), sandbox, done),
-        run(script("""echo '{"say": null}'; exec sleep 1000"""), sandbox, refused),
+        run(script("""echo '{"end": null}'; exec sleep 1000""", grace=1.0), sandbox, done),
+        run(script("""echo '{"say": null}'; exec sleep 1000""", grace=1.0), sandbox, refused),
     )
     assert (done.stop_condition, refused.stop_condition) == ("agent_completed", "budget")
     assert "sleep" not in (await sandbox.run("cat /proc/[0-9]*/comm")).stdout

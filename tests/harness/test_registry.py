@@ -15,6 +15,7 @@ from forkyard.harness import (
     OracleHarness,
     ScriptedHarness,
     make_harness,
+    tool_callers,
 )
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task
@@ -150,3 +151,8 @@ async def test_scripted_names_a_task_it_has_no_script_for(tmp_path: Path, sandbo
     harness = ScriptedHarness(script=Path(write_scripts(tmp_path)))
     with pytest.raises(ConfigError, match="no script for task 'wriet'; did you mean 'write'"):
         await harness.launch(ModelContext(), make_task(), Trace(task="wriet"), sandbox)
+
+
+def test_who_can_call_tools_is_said_by_the_harnesses_themselves() -> None:
+    assert tool_callers("mcp") == "claude-code or codex"
+    assert tool_callers() == "bash, claude-code, codex, null or scripted"

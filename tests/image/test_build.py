@@ -251,7 +251,7 @@ async def test_the_time_limit_covers_the_whole_build(provider: LocalProvider, co
     await build(provider, context)  # what follows finds the engine at work
     write(context, "RUN echo begun; sleep 600 & wait")
     with pytest.raises(BuildError, match="longer than its time limit") as caught:
-        await build(provider, context, BuildOptions(timeout=2.0))
+        await build(provider, context, BuildOptions(timeout=3.0))
     assert caught.value.output == "begun"
     assert await provider.sandboxes() == []
 
@@ -272,7 +272,7 @@ async def test_the_time_limit_covers_what_is_no_command(provider: LocalProvider,
         ):
             (context / "Dockerfile").write_text("\n".join(lines))
             with pytest.raises(BuildError, match=f"{named}: .*longer than its time limit"):
-                await build(provider, context, BuildOptions(timeout=1.0))
+                await build(provider, context, BuildOptions(timeout=2.0))
     assert await provider.sandboxes() == []
 
 

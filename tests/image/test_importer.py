@@ -235,8 +235,10 @@ async def test_what_is_no_root_file_system_is_refused_and_leaves_nothing(
         with pytest.raises(ConfigError, match=complaint) as caught:
             await import_archive(provider, path, "it", PLAIN)
         assert str(caught.value).startswith(str(path))
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="missing cannot be read: No such file"):
         await import_archive(provider, tmp_path / "missing", "it", PLAIN)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        await import_archive(provider, tmp_path, "it", PLAIN)
     assert await provider.images() == []
     assert await provider.sandboxes() == []
 

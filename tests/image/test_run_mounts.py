@@ -8,8 +8,8 @@ import pytest
 
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.image import BuildError, BuildOptions, build
-from forkyard.sandbox.faults import FaultyProvider
 from forkyard.sandbox.local import LocalProvider
+from tests.support.faults import FaultyProvider
 from tests.support.images import said
 
 LIST = "cd /; find . -path ./proc -prune -o -path ./sys -prune -o -path ./dev -prune -o -path ./usr -prune -o -print"

@@ -14,6 +14,7 @@ import pytest
 
 from forkyard.errors import ConfigError, SandboxError, SandboxLost
 from forkyard.sandbox import Feature, Limits, ProgramResult, SandboxSpec
+from forkyard.sandbox.inside.watcher import Disk
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.cgroups import find_controllers
 from forkyard.sandbox.local.diskwatch import LOW_WATER_MB
@@ -122,6 +123,18 @@ async def test_a_sandbox_far_over_its_bound_is_ended_and_says_why(local: LocalPr
     assert (await other.run("echo fine")).stdout == "fine\n"
     await sandbox.close()
     await other.close()
+
+
+def test_what_is_written_while_a_kill_is_under_way_calls_for_no_second_one() -> None:
+    disk = Disk("a-disk", 1, (10, 10), ahead=False)
+    assert disk._judge((20, 1), 0.0) == "kill"
+    assert disk._judge((30, 1), 0.1) is None  # by those who are dying
+    disk.cleared()
+    assert disk._judge((40, 1), 0.2) is None  # where the next command starts from
+    assert disk._judge((41, 1), 0.3) == "kill"
+    disk.cleared()
+    assert [disk._judge((41, 1), at) for at in (0.4, 5.0)] == [None, "kill"]  # nobody clears up
+    assert [disk._judge((50, 1), at) for at in (5.1, 9.0)] == [None, "kill"]  # nobody says that they are dead
 
 
 @pytest.mark.slow

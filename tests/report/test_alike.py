@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forkyard.env import AgentConfig
 from forkyard.report import report, to_json, to_text
 from forkyard.run import Plan, PlannedTask
@@ -119,6 +121,26 @@ def test_an_unfinished_run_is_said_plainly(tmp_path: Path) -> None:
     ]
     whole = run_of(tmp_path, "y", line("y", "a"), plan={})
     assert "unfinished" not in to_text(report([whole])) and "interim" not in to_text(report([whole]))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "told", "said"),
+    [
+        ({"return_token_ids": True}, {}, True),
+        ({"extra_body": {"return_token_ids": True}}, {}, True),
+        ({"return_token_ids": True}, {"branches": [{"message": {}}, {"token_ids": [1, 2]}]}, False),
+        ({"return_token_ids": True}, {"calls": [{"token_ids": [1]}]}, False),
+        ({"return_token_ids": True}, {"steps": 0}, False),
+        ({"temperature": 1}, {}, False),
+    ],
+)
+def test_token_ids_that_were_asked_for_and_never_told_are_said(
+    tmp_path: Path, sampling: dict[str, Any], told: dict[str, Any], said: bool
+) -> None:
+    for plan in ({"sampling": sampling}, {"env_config": {"agent": {"sampling": sampling}}}):
+        place = tmp_path / next(iter(plan))
+        run = run_of(place, "x", line("x", "a", **{"steps": 1, **told}), plan=plan)
+        assert ("run x asked for token ids" in to_text(report([run]))) == said
 
 
 def test_a_plan_that_cannot_be_read_is_said_and_ends_nothing(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class Naps:
         self.seconds.append(seconds)
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 100.0) -> bool:
     """Wait for another process to bring a condition about."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -19,7 +19,7 @@ from tests.model.provider import KEY, message, playing, reply
 from tests.run.parts import Heard, lines, plan_of, write_task
 
 PRICES = '[[price]]\nmodel = "fake*"\ninput = 1000.0\noutput = 1000.0\n'
-TRIES = {"earlier_tries": [{"reason": "lost", "cost_usd": 5.0}]}
+TRIES = {"earlier_attempts": [{"of": "agent", "reason": "lost", "usage": {"input": 7}, "cost_usd": 5.0}]}
 
 
 @pytest.fixture
@@ -43,9 +43,11 @@ def test_a_run_has_spent_what_failed_tries_cost(tmp_path: Path) -> None:
 
 def test_an_attempt_that_is_not_written_leaves_the_cost_of_its_tries_too() -> None:
     lost = Trace(cost_usd=1.0, info=dict(TRIES), status=Status.INFRASTRUCTURE_ERROR, reason="gone")
-    kept = Episode("e", "single-agent", "a", [Trace()])
+    kept = Episode("e", "single-agent", "a", [Trace(info=dict(TRIES))])
     keep_costs(kept, [Episode("d", "single-agent", "a", [lost, Trace(cost_usd=0.5)])])
-    assert kept.traces[0].info["earlier_attempts"] == [{"reason": "gone", "cost_usd": 6.5}]
+    used = {"input": 7, "output": 0, "cached": 0, "reasoning": 0}
+    told = {"of": "episode", "reason": "gone", "usage": used, "cost_usd": 6.5}
+    assert kept.traces[0].info["earlier_attempts"] == [told, *TRIES["earlier_attempts"]]
 
 
 async def test_what_a_smaller_budget_cut_short_is_played_again_with_more(

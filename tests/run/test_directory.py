@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from forkyard.errors import ConfigError
 from forkyard.run import Plan, read_plan
-from forkyard.run.directory import RunDirectory
+from forkyard.run.directory import RunDirectory, place_problems
 from forkyard.run.plan import check_name
 from tests.run.parts import lines, plan_of
 
@@ -24,6 +26,31 @@ def write(path: Path, *records: dict[str, Any], end: str = "\n") -> None:
 
 def made(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(plan_of(tmp_path))
+
+
+FULL = """
+import resource, sys
+from forkyard.errors import ConfigError
+from forkyard.run.directory import RunDirectory
+from forkyard.run.plan import Plan
+plan = Plan.model_validate_json(sys.stdin.read())
+resource.setrlimit(resource.RLIMIT_FSIZE, (2, 2))
+try:
+    RunDirectory.create(plan)
+except ConfigError as err:
+    print(err, file=sys.stderr)
+"""
+
+
+def test_a_run_without_room_for_its_plan_says_where_and_what_to_do(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL], input=plan.model_dump_json(), stderr=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stderr == (
+        f"{plan.place}/plan.json cannot be written: File too large; make room there, or choose another place for the "
+        "run with -o\n"
+    )
 
 
 def test_lines_to_be_played_again_move_and_the_others_stay_as_they_were(tmp_path: Path) -> None:
@@ -99,6 +126,42 @@ def test_a_file_in_the_place_of_the_directory_is_told_in_words(tmp_path: Path) -
     (tmp_path / "runs").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         made(tmp_path)
+
+
+def test_why_a_place_cannot_be_had_is_known_before_and_nothing_is_left_there(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    assert place_problems(plan) == [] and not plan.out.exists()
+    plan.place.mkdir(parents=True)
+    (plan.place / "plan.json.new").write_text("{")
+    assert place_problems(plan) == [] and [path.name for path in plan.place.iterdir()] == ["plan.json.new"]
+    (plan.place / "mine").write_text("")
+    assert place_problems(plan) == [f"{plan.place} is not empty: choose another name for the run"]
+    (plan.place / "mine").unlink()
+    with made(tmp_path):
+        (said,) = place_problems(plan)
+    assert "already contains results: go on with them by `forkyard resume " in said
+    assert place_problems(plan, clean=True) == []
+    for name in ("file", "file/below", "nowhere", "nowhere/x", "/proc/x"):
+        out = tmp_path / name
+        (tmp_path / "file").write_text("")
+        (tmp_path / "nowhere").unlink(missing_ok=True)
+        (tmp_path / "nowhere").symlink_to("none")
+        (said,) = place_problems(plan.model_copy(update={"out": out}))
+        assert said.startswith(f"{out}/{plan.run} cannot be made: ")
+    (said,) = place_problems(plan.model_copy(update={"run": "..", "out": Path("/proc/x")}))
+    assert "cannot be a run's name" in said
+
+
+def test_a_run_makes_room_for_another_only_when_it_is_told_to(tmp_path: Path) -> None:
+    with made(tmp_path) as directory:
+        directory.traces.write_text("")
+        with pytest.raises(ConfigError, match="being played by another process"):
+            RunDirectory.create(plan_of(tmp_path), clean=True)
+    with pytest.raises(ConfigError, match="already contains results"):
+        made(tmp_path)
+    assert directory.traces.exists()
+    with RunDirectory.create(plan_of(tmp_path), clean=True):
+        assert not directory.traces.exists() and read_plan(directory.path).run == plan_of(tmp_path).run
 
 
 @pytest.mark.parametrize(

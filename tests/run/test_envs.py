@@ -13,10 +13,10 @@ from forkyard.report import report, to_text
 from forkyard.run import Plan, resume, start
 from forkyard.run.progress import outcome_line
 from forkyard.sandbox import ImageConfig, SandboxSpec
-from forkyard.sandbox.faults import FaultyProvider
 from forkyard.sandbox.local import LocalProvider
 from tests.model.provider import KEY, message, playing, reply
 from tests.run.parts import Heard, Naps, lines, plan_of, slots_of, write_task
+from tests.support.faults import FaultyProvider
 
 PLACED = """
 import forkyard as vf

@@ -9,9 +9,9 @@ import pytest
 
 from forkyard.errors import EngineLost, SandboxError
 from forkyard.run import resume, start
-from forkyard.sandbox.faults import FaultyProvider
 from forkyard.sandbox.local import LocalProvider
 from tests.run.parts import Heard, Naps, lines, plan_of, slots_of, write_task
+from tests.support.faults import FaultyProvider
 
 SLOTS = [("t/a", 0)]
 

@@ -11,7 +11,9 @@ import pytest
 from forkyard.disk import APPEND_LIMIT, Objects, named_disk
 from forkyard.errors import ConfigError
 from forkyard.run import Plan, plan_of, resume, start
-from forkyard.run.ondisk import Mirror, mirrored, parted, played_in, readable
+from forkyard.run.derived import derived
+from forkyard.run.directory import RunDirectory
+from forkyard.run.ondisk import Mirror, fetched, mirrored, parted, played_in, readable
 from forkyard.sandbox.local import LocalProvider
 from tests.run.parts import Heard, agent_of, lines, write_task
 from tests.support.serving import served
@@ -92,7 +94,7 @@ async def test_another_run_of_the_name_and_another_server_are_refused(
     write_task(tmp_path / "tasks", "a")
     await start(plan(tmp_path), Heard(), provider=LocalProvider(home))
     place = played_in("lines") / "r"
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already contains results"):
         await start(plan(tmp_path), Heard(), provider=LocalProvider(home))
     monkeypatch.setenv("FORKYARD_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("FORKYARD_KEY", "key-x")
@@ -104,6 +106,31 @@ async def test_another_run_of_the_name_and_another_server_are_refused(
     shutil.rmtree(place)
     with pytest.raises(ConfigError, match="another run 'r'"):
         await start(plan(tmp_path), Heard(), provider=LocalProvider(home))
+
+
+async def test_a_plan_is_fetched_whole_or_not_at_all(own_home: Path) -> None:
+    async with named_disk("lines", own_home, None, create=True) as objects:
+        await objects.put("r/plan.json", b'{"created": "then"}')
+    place = played_in("lines") / "r"
+    place.mkdir(parents=True)
+    (place / "plan.json.new").write_bytes(b'{"crea')  # a kill has left it
+    assert await fetched(Path("disk:lines/r")) == place == await fetched(Path("disk:lines/r"))
+    assert (place / "plan.json").read_bytes() == b'{"created": "then"}' and not (place / "plan.json.new").exists()
+    (place / "plan.json").write_bytes(b'{"created": "before"}')
+    with pytest.raises(ConfigError, match="holds another run"):
+        await fetched(Path("disk:lines/r"))
+    with RunDirectory(place), pytest.raises(ConfigError, match="being played by another process"):
+        await fetched(Path("disk:lines/r"))
+
+
+def test_what_is_made_of_a_run_on_a_disk_goes_where_it_is_told(tmp_path: Path) -> None:
+    with RunDirectory.create(plan(tmp_path)) as directory:
+        pass
+    for out, disk in ((tmp_path / "runs", None), (Path("disk:others"), "others")):
+        before, after = derived("regrade", directory.path, "again", out)
+        assert (before.disk, after.disk) == ("lines", disk)
+    with pytest.raises(ConfigError, match="cannot be made"):
+        derived("regrade", directory.path, "again", Path("/proc/none"))
 
 
 @pytest.mark.parametrize("place", ["disk:", "disk:../x", "disk:a/b/c", "disk:a/..", "disk:a b"])
@@ -185,7 +212,7 @@ async def test_a_run_in_sandboxes_of_a_server_with_its_lines_on_a_disk_there(
         assert (outcome.played, outcome.errored) == (4, 0)
         text = json.dumps(asked.model_dump(mode="json"))
         assert place.key not in text
-        async with mirrored(asked.disk, "r", asked.place):
+        async with mirrored(asked.disk or "", "r", asked.place):
             pass
     async with named_disk("lines", tmp_path / "there", None) as objects:
         found = [json.loads(line) for line in (await objects.get("r/traces.jsonl") or b"").splitlines()]

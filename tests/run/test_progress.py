@@ -27,7 +27,7 @@ def record(task: str = "calc", **fields: Any) -> dict[str, Any]:
         ({"reward": 12 / 13, "passed": 12, "total": 13, "steps": 6}, "calc #0: reward 0.92 (12/13) in 6 steps"),
         ({"steps": 1, "sample": 3}, "calc #3: reward 1.00 in 1 step"),
         ({"reward": None, "steps": 2}, "calc #0: no primary reward in 2 steps"),
-        ({"status": "INDETERMINATE", "reward": None, "reason": "a\nb"}, "calc #0: INDETERMINATE: a\\nb"),
+        ({"status": "INDETERMINATE", "reward": None, "reason": "a\nb"}, "calc #0: INDETERMINATE: a\n    b"),
         ({"status": "BUDGET", "reward": None, "reason": None}, "calc #0: BUDGET: no reason was given"),
         (
             {"status": "SCORING_ERROR", "reason": "a" * 300 + "z" * 300},
@@ -37,10 +37,51 @@ def record(task: str = "calc", **fields: Any) -> dict[str, Any]:
         ({"status": "SCORING_ERROR", "reason": HOSTILE}, "calc #0: SCORING_ERROR: \\x1b]0;x\\x07\\x1b[2J"),
     ],
 )
-def test_a_finished_rollout_is_one_line(fields: dict[str, Any], line: str) -> None:
+def test_a_finished_rollout_is_one_line_and_what_a_command_said_of_it(fields: dict[str, Any], line: str) -> None:
     stream = io.StringIO()
     Lines(stream).finished(record(**fields))
     assert stream.getvalue() == line + "\n"
+
+
+BROKEN = {"exit_code": 127, "output_tail": "one\n" * 40 + "/tests/test.sh: line 1: python3: command not found\n"}
+
+
+def test_what_the_tests_printed_stands_below_a_rollout_they_do_not_score_with_its_end_kept() -> None:
+    stream = io.StringIO()
+    Lines(stream).finished(record(status="INDETERMINATE", reward=None, reason="no reward", verifier=BROKEN))
+    said = stream.getvalue().splitlines()
+    assert said[:2] == [
+        "calc #0: INDETERMINATE: no reward",
+        "  the tests ended with exit code 127; the end of the output:",
+    ]
+    assert said[-1] == "    /tests/test.sh: line 1: python3: command not found" and len(said) == 14
+
+
+def test_the_same_output_is_shown_once() -> None:
+    stream = io.StringIO()
+    heard = Lines(stream)
+    for sample in range(3):
+        heard.finished(record(status="INDETERMINATE", reward=None, reason="none", verifier=BROKEN, sample=sample))
+    assert stream.getvalue().count("command not found") == 1
+
+
+def test_a_solution_that_failed_says_how_it_ended_and_what_it_printed() -> None:
+    stream = io.StringIO()
+    solved = {"oracle": {"exit_code": 1, "output": f"cd: /nope: No such file or directory\n{HOSTILE}\n"}}
+    Lines(stream).finished(record(reward=0.0, info=solved, verifier={"exit_code": 0, "output_tail": ""}))
+    assert stream.getvalue().splitlines() == [
+        "calc #0: reward 0.00 in 0 steps",
+        "  solve.sh ended with exit code 1; the end of the output:",
+        "    cd: /nope: No such file or directory",
+        "    \\x1b]0;x\\x07\\x1b[2J",
+    ]
+
+
+def test_what_was_scored_says_no_more_than_its_line() -> None:
+    stream = io.StringIO()
+    Lines(stream).finished(record(reward=0.0, verifier=BROKEN))
+    Lines(stream).finished(record(info={"oracle": {"exit_code": 1, "output": "late"}}))
+    assert stream.getvalue().splitlines() == ["calc #0: reward 0.00 in 0 steps", "calc #0: reward 1.00 in 0 steps"]
 
 
 def test_the_last_line_says_how_many_how_long_and_where() -> None:

@@ -9,10 +9,10 @@ import pytest
 from forkyard.errors import ConfigError
 from forkyard.run import Plan, resume, start
 from forkyard.run.directory import RunDirectory
-from forkyard.sandbox.faults import FaultyProvider
 from forkyard.sandbox.local import LocalProvider
 from tests.model.provider import KEY, message, playing, reply
 from tests.run.parts import CHECK, Heard, Naps, lines, plan_of, slots_of, write_task
+from tests.support.faults import FaultyProvider
 
 REFUSED = {"status": 401, "body": {"error": {"message": "bad key"}}}
 

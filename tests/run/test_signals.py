@@ -15,7 +15,7 @@ import pytest
 from forkyard.sandbox.local import LocalProvider
 from tests.run.parts import WAITS, WAITS_TOML, lines, processes_with, slots_of, until, write_task
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SLOTS = [("t/quick", 0), ("t/quick", 1), ("t/waits", 0), ("t/waits", 1)]
 
 
@@ -57,7 +57,7 @@ class Killable:
 
     def resume(self) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self._command, "resume", str(self.run)], env=self._env, capture_output=True, text=True, timeout=60
+            [*self._command, "resume", str(self.run)], env=self._env, capture_output=True, text=True, timeout=100
         )
 
 
@@ -83,7 +83,7 @@ async def test_the_first_signal_ends_a_run_in_order(killable: Killable, home: Pa
     with killable.started() as process:
         assert until(killable.waiting)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=100)
     assert process.returncode == code
     assert err.splitlines()[-1].startswith("forkyard: interrupted; 2 of 4 rollouts are on record")
     assert f"forkyard resume {killable.run}" in err and "Traceback" not in err + out
@@ -101,7 +101,7 @@ async def test_the_second_signal_ends_the_process_at_once(killable: Killable, ho
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
     assert process.returncode in (130, 143) and err == ""
     assert killable.nothing_runs()
     await check_completed(killable, home)
@@ -111,7 +111,7 @@ async def test_a_signal_while_the_first_sandboxes_come_up_leaves_none(killable: 
     with killable.started() as process:
         assert until((killable.run / "plan.json").exists)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
     assert process.returncode == 130 and "Traceback" not in err
     assert killable.nothing_runs()
     async with LocalProvider(home) as later:
@@ -129,7 +129,7 @@ async def test_a_killed_run_is_completed_by_resume(killable: Killable, home: Pat
     with killable.started() as process:
         assert until(moments[moment])
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=100)
     assert killable.nothing_runs()
     before = killable.lines()
     await check_completed(killable, home)

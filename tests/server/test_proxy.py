@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from forkyard.errors import ConfigError
 from forkyard.server.address import Address
 from forkyard.server.hosts import REGIONS, VENDOR_HOSTS
 from forkyard.server.listening import Listening, listening
+from forkyard.server.outward import USER, Outward, proxy_password
 from forkyard.server.pointing import exports
 from forkyard.server.proxy import Door, Ways
 from forkyard.server.running import Running, running_server
@@ -109,9 +112,82 @@ async def test_urls_made_for_a_client_behind_the_proxy_lead_to_the_port_itself(
         "localhost:22",
     ],
 )
-async def test_every_other_host_is_refused(address: Address, target: str) -> None:
-    reply = await said(address, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
-    assert reply.startswith(b"HTTP/1.1 403 ")
+@pytest.mark.parametrize("shown", ["", "Basic Zm9ya3lhcmQ6", "Basic Zm9ya3lhcmQ6d3Jvbmc=", "Bearer x", "Basic"])
+async def test_every_other_host_is_refused_without_the_password(address: Address, target: str, shown: str) -> None:
+    header = f"Proxy-Authorization: {shown}\r\n" if shown else ""
+    reply = await said(address, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{header}\r\n".encode())
+    assert reply.startswith(b"HTTP/1.1 407 ") and b"\r\nproxy-authenticate: Basic " in reply
+
+
+def connect(server: Server, target: str) -> bytes:
+    """A CONNECT as clients make it who were told HTTPS_PROXY by `forkyard env`."""
+    pair = base64.b64encode(f"{USER}:{proxy_password(server.home)}".encode()).decode()
+    return f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: Basic {pair}\r\n\r\n".encode()
+
+
+async def reached(address: Address, head: bytes) -> bytes:
+    """What is at the other end of a CONNECT, as it answers a request; what the proxy says when it lets nobody through."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        writer.write(head)
+        said = await reader.readuntil(b"\r\n\r\n")
+        if said.startswith(b"HTTP/1.1 200 "):
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            said = b""
+        return said + await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_with_the_password_every_other_host_is_reached_as_without_the_proxy(
+    server: Server, address: Address
+) -> None:
+    async with upstream() as ((host, port), asked):
+        assert (await reached(address, connect(server, f"{host}:{port}"))).endswith(b"\r\n\r\nmodel\n")
+    assert asked == [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"]
+    with socket.socket() as silent:  # a port that is taken, and that nobody listens on
+        silent.bind(("127.0.0.1", 0))
+        nobody = await reached(address, connect(server, f"127.0.0.1:{silent.getsockname()[1]}"))
+    assert nobody.startswith(b"HTTP/1.1 502 ") and b"cannot be reached" in nobody
+    for no_host in ("a\nb:443", "a\0b:443", "x" * 100 + ":443", "a:0", "a:99999"):
+        assert (await reached(address, connect(server, no_host))).startswith(b"HTTP/1.1 502 ")
+
+
+async def test_a_proxy_that_the_server_itself_is_told_of_is_gone_through(
+    server: Server, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        if b"refused.example" in heads[-1]:
+            writer.write(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: through\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("https_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:my%20own@127.0.0.1:{port}")
+        assert b"x: through" in await reached(address, connect(server, "some.example:8443"))
+        refused = await reached(address, connect(server, "refused.example:443"))
+        assert refused.startswith(b"HTTP/1.1 502 ") and f"proxy 127.0.0.1:{port}".encode() in refused
+    assert heads[0].startswith(b"CONNECT some.example:8443 HTTP/1.1\r\n") and b"Basic bWU6bXkgb3du\r\n" in heads[0]
+    monkeypatch.setenv("NO_PROXY", "")
+    async with upstream() as ((host, port), _):  # a server started in a shell that was pointed at it is no loop
+        server_is_its_own = f"http://{USER}:x@{address.host}:{address.port}"
+        monkeypatch.setenv("HTTPS_PROXY", server_is_its_own)
+        outward = Outward("x", frozenset({(address.host, address.port)}))
+        stream = await outward.reach(host, port)
+        await stream.send(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await stream.reader.read()).endswith(b"model\n")
+        stream.abort()
 
 
 @pytest.mark.parametrize(
@@ -143,6 +219,7 @@ async def test_a_connection_that_says_nothing_is_cut_off() -> None:
         tls=False,
         zone="x",
         mapped={},
+        outward=Outward("x", frozenset()),
         head_seconds=0.05,
     )
     server = await asyncio.get_running_loop().create_server(lambda: Door(ways), "127.0.0.1", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -134,7 +135,8 @@ async def test_keys_and_the_environment_are_had_by_command(program: Program) -> 
         async with httpx2.AsyncClient() as client:
             assert (await client.get(f"{origin}/api/tokens", headers=headers)).status_code == 200
             code, out, _ = await program.run("env")
-            assert code == 0 and f"export HTTPS_PROXY={origin}\n" in out
+            assert code == 0 and re.search(f"export HTTPS_PROXY=http://forkyard:[0-9a-f]+@{origin[7:]}\n", out)
+            assert "export AWS_DEFAULT_REGION=us-east-2\n" in out
             _, out, _ = await program.run("env", "--hosts")
             assert "HTTPS_PROXY" not in out and "# 127.0.0.1 ai-gateway.vercel.sh\n" in out
             code, out, _ = await program.run("key", "list")

@@ -66,7 +66,7 @@ def home_of_the_user() -> Iterator[Path]:
 
 
 def run_as_user(
-    *command: str, home: Path, subordinate_ids: bool = False, tun: bool = False, timeout: float = 110
+    *command: str, home: Path, subordinate_ids: bool = False, tun: bool = False, timeout: float = 280
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as uid 54321, with nothing of root's environment."""
     with tempfile.TemporaryDirectory(prefix="forkyard-mounts-") as name:

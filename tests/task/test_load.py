@@ -302,7 +302,7 @@ def test_harborignore_must_leave_the_scripts(make_task: MakeTask) -> None:
 
 
 def test_no_directory_is_no_task(tmp_path: Path) -> None:
-    assert "is not a directory" in refused(tmp_path / "nowhere")[0]
+    assert "does not exist" in refused(tmp_path / "nowhere")[0]
     assert any("task.toml cannot be read" in sentence for sentence in refused(tmp_path))
 
 

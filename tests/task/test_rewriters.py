@@ -20,7 +20,7 @@ async def graded_beside(task: DirectoryTask, sandbox: Sandbox, agent: str, user:
     trace = Trace()
     given = {"task": task.data, "trace": trace, "runtime": sandbox}
     await invoke(task.setup, **given)
-    await sandbox.run(agent, cwd="/", user=user, timeout=20)
+    await sandbox.run(agent, cwd="/", user=user, timeout=100)
     trace.verifier["mode"] = "shared"
     await invoke(task.stage_verifier, **given)
     await task.score(trace, sandbox)
@@ -54,11 +54,12 @@ async def test_a_process_that_keeps_rewriting_the_reward_earns_none(
 async def test_a_service_that_leaves_the_reward_alone_goes_on_and_is_graded(
     make_task: MakeTask, sandbox: Sandbox
 ) -> None:
-    body = "#!/bin/bash\na=$(cat /app/n); sleep 0.3; b=$(cat /app/n)\n"
-    body += "[ $b -gt $a ] && echo 1 > /logs/verifier/reward.txt; echo seen\n"
+    body = "#!/bin/bash\na=$(cat /app/n); until [ $(cat /app/n) -gt $a ]; do sleep 0.02; done\n"
+    body += "echo 1 > /logs/verifier/reward.txt; echo seen\n"
     task = load_task(make_task({"tests/test.sh": body}), {})
     agent = "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /app/m; mv /app/m /app/n; sleep 0.01; done' "
-    trace = await graded_beside(task, sandbox, agent + "</dev/null >/dev/null 2>&1 & sleep 0.2")
+    agent += "</dev/null >/dev/null 2>&1 & until [ -e /app/n ]; do sleep 0.02; done"
+    trace = await graded_beside(task, sandbox, agent)
     assert (trace.status, trace.reward) == (Status.SCORED, 1.0), trace.reason
     assert await sandbox.read("/logs/verifier/reward.txt") == b"1\n"
     assert await sandbox.read("/logs/verifier/test-stdout.txt") == b"seen\n"

@@ -7,7 +7,7 @@ import pytest
 
 from forkyard.errors import ConfigError
 from forkyard.task.directory.notes import notes_of
-from forkyard.task.directory.problems import read_task_toml
+from forkyard.task.directory.problems import read_as_far_as_possible
 from forkyard.task.directory.schema import TaskToml
 
 ROWS = {
@@ -42,7 +42,10 @@ def row_of(text: str) -> str:
 def parse(text: str | bytes, tmp_path: Path) -> TaskToml:
     path = tmp_path / "task.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_task_toml(path)[0]
+    reading = read_as_far_as_possible(path)
+    if reading.toml is None or reading.problems:
+        raise ConfigError(*reading.problems)
+    return reading.toml
 
 
 def problems(text: str | bytes, tmp_path: Path) -> list[str]:

@@ -71,7 +71,7 @@ def test_what_offers_no_tasks_is_said_with_file_and_line(text: str, name: str, s
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.py cannot be read: No such file"):
         load_taskset(tmp_path / "none.py")
-    with pytest.raises(ConfigError, match="is not a directory"):
+    with pytest.raises(ConfigError, match="does not exist: name a task directory"):
         load_taskset(tmp_path / "none")
 
 

@@ -146,7 +146,7 @@ async def test_rewards_run_concurrently_after_all_metrics() -> None:
             return 1.0
 
     trace = Trace()
-    await asyncio.wait_for(Meeting(TaskData()).score(trace), 10)
+    await asyncio.wait_for(Meeting(TaskData()).score(trace), 100)
     assert trace.reward == 2.0
 
 

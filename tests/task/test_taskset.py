@@ -98,9 +98,15 @@ def test_what_matches_no_task_is_told_in_the_log(caplog: pytest.LogCaptureFixtur
         assert names(Three().include(ids=["alpha", "gamma"], idx=[7])) == ["org/alpha"]
         assert len(names(Three().exclude(names=["gam*"]))) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "idx 7, ids 'gamma' matched no task",
-        "names 'gam*' matched no task",
+        "idx 7, ids 'gamma' matched no task of taskset three (Three)",
+        "names 'gam*' matched no task of taskset three (Three)",
     ]
+
+
+def test_a_choice_of_nothing_is_seen_without_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert names(Three().include(names=["gam*"])) == []
+    assert caplog.records == []
 
 
 def test_take_builds_no_more_than_it_takes() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,12 @@ from tests.tools.parts import Ledger, Shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 pytest.importorskip("mcp", reason="tools are served by the package mcp of PyPI")
+
+
+@pytest.fixture(scope="session")
+def home(common_home: Path) -> Path:
+    """One for all processes of the test run, so that each CLI is installed once."""
+    return common_home
 
 
 @asynccontextmanager

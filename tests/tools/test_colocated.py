@@ -361,7 +361,7 @@ async def test_one_that_hangs_ends_with_the_agents_time(local: LocalProvider) ->
     async def act(box: Sandbox, tools: Mapping[str, ToolServer]) -> None:
         await call(box, tools["store"].url, "hang")
 
-    trace = await one(local, task_of(timeout={"agent": 1.0}), act)
+    trace = await one(local, task_of(timeout={"agent": 3.0}), act)
     assert (trace.stop_condition, trace.status) == ("agent_timeout", "SCORED")
 
 

@@ -76,7 +76,7 @@ async def test_a_tool_that_raises_toolset_error_ends_the_rollout_without_another
 
 async def test_a_tool_that_hangs_ends_with_the_agents_time(local: LocalProvider) -> None:
     Till.made.clear()
-    trace = await one(local, shop(timeout={"agent": 0.5}), Acts(calling("till_hang")))
+    trace = await one(local, shop(timeout={"agent": 2.0}), Acts(calling("till_hang")))
     assert (trace.stop_condition, trace.status) == ("agent_timeout", "SCORED")
     assert Till.made[0].hanging.is_set() and Till.made[0].cancelled.is_set()
 

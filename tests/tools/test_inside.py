@@ -135,7 +135,7 @@ async def test_a_tool_that_hangs_ends_with_the_agents_time(local: LocalProvider)
     async def act(box: Sandbox, tools: Mapping[str, ToolServer]) -> None:
         await call(box, tools["till"].url, "hang")
 
-    trace = await one(local, shop(timeout={"agent": 1.0}), act)
+    trace = await one(local, shop(timeout={"agent": 3.0}), act)
     assert (trace.stop_condition, trace.status) == ("agent_timeout", "SCORED")
     assert Till.made[-1].cancelled.is_set()
 

@@ -33,7 +33,7 @@ def test_the_commands_of_the_page_play(home: Path, tmp_path: Path, number: int, 
         env={**os.environ, "FORKYARD_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -137,7 +137,7 @@ async def test_by_sse_it_is_asked_where_it_says_and_let_go_when_the_agent_is_don
     told: list[dict[str, Any]] = []
     async with outside() as server:
         await one(local, asking(secret(f"{server.url}/sse", "sse")), act)
-        await asyncio.wait_for(server.gone.wait(), 10)
+        await asyncio.wait_for(server.gone.wait(), 100)
     assert "result" in told[0] and told[1]["status"] == 404
     assert [(method, path) for method, path, _, _ in server.heard] == [("GET", "/sse"), ("POST", "/messages?session=7")]
     assert all(headers["authorization"] == f"Bearer {SECRET}" for _, _, headers, _ in server.heard)

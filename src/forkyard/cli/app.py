@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import logging
 import resource
 import sys
 import traceback
@@ -28,6 +30,7 @@ _PLACES = {
     "regrade": "regrade:regrade",
     "replay": "replay:replay",
     "report": "report:report",
+    "compare": "report:compare",
     "validate": "validate:validate",
     "init": "init:init",
     "gateway": "gateway:gateway",
@@ -41,6 +44,38 @@ _PLACES = {
     "check": "check:app",
 }
 """Where each command is: the module here, and its function, or the typer of its own commands."""
+_LISTED = {
+    "run": "Play tasks and grade what comes out.",
+    "eval": "Play a taskset with any env, told by dotted flags.",
+    "resume": "Go on with a run: play what has no line yet.",
+    "regrade": "Grade the rollouts of a run again, without agents.",
+    "replay": "Score the traces of a run again, without sandboxes.",
+    "report": "Print what runs came to, a row for each task.",
+    "compare": "Print how two runs differ, task by task.",
+    "validate": "Check the tasks of a taskset, without a model.",
+    "init": "Write the package of a new taskset.",
+    "gateway": "Serve models to harnesses on this machine.",
+    "serve": "Serve sandboxes, processes and disks over HTTP.",
+    "env": "Print what points clients at the running server.",
+    "doctor": "Say what each provider can do on this machine.",
+    "sandbox run": "Run a command in a sandbox, and keep what it did.",
+    "sandbox diff": "Tell what a stopped sandbox changed.",
+    "sandbox du": "Tell the room that sandboxes and images take.",
+    "sandbox sweep": "Remove what dead processes left behind.",
+    "image": "Build, pull, import, export, push and remove images.",
+    "image build": "Build the image of a Dockerfile.",
+    "image pull": "Get an image from a registry.",
+    "image export": "Write an image as an archive.",
+    "image import": "Make an archive an image.",
+    "image bootstrap": "Make a Debian of its packages.",
+    "image rm": "Remove images.",
+    "image prune": "Remove layers and images that nobody needs.",
+    "key create": "Make a key and print it, this once.",
+    "key list": "List the keys.",
+    "tasks init": "Write a new task directory.",
+    "tasks check": "Say what is wrong with task directories.",
+}
+"""What lists of commands say of those whose first sentence is too long for a line."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -69,8 +104,18 @@ def _command(name: str, place: str, attribute: str) -> Any:
     elif hasattr(module, "ABOUT"):
         alone.command(name, cls=Verbatim, help=module.ABOUT, add_help_option=False)(made)
     else:
-        alone.command(name)(made)
-    return typer.main.get_group(alone).commands[name]
+        alone.command(name, cls=getattr(module, "COMMANDS", {}).get(attribute))(made)
+    command = typer.main.get_group(alone).commands[name]
+    for path, each in _with_own(name, command):
+        each.short_help = _LISTED.get(path, each.short_help)
+    return command
+
+
+def _with_own(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """A command and its own commands, with what is typed for each."""
+    yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _with_own(f"{path} {name}", each)
 
 
 class _Program(typer.core.TyperGroup):
@@ -112,6 +157,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     _allow_open_files()
+    if logging.lastResort is not None:  # it writes the warnings that no handler of anybody's takes
+        logging.lastResort.setFormatter(logging.Formatter("forkyard: %(message)s"))
     debug, arguments = _take_debug(arguments)
     try:
         return int(typer.main.get_command(app).main(arguments, "forkyard", standalone_mode=False) or 0)
@@ -121,7 +168,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         complain(*(err.problems if isinstance(err, ConfigError) else [str(err)]))
         _show(err, debug)
     except OSError as err:
-        complain(f"{err.filename}: {err.strerror}" if err.filename else str(err))
+        room = "; make room there and try again" if err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        complain((f"{err.filename}: {err.strerror}" if err.filename else err.strerror or str(err)) + room)
         _show(err, debug)
     except Exception as err:  # noqa: BLE001 - the last place where an error of ours can be told in words
         hint = "" if debug else "; run it again with --debug and report it"
@@ -147,6 +195,8 @@ def _take_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 def _complain_of_usage(err: typer.TyperException) -> None:
     context = getattr(err, "ctx", None)
+    if isinstance(err, typer.BadParameter):
+        err.message = err.message.removeprefix("Value error, ").removesuffix(".")
     message = err.format_message()
     if message.startswith("Usage:"):
         sys.stderr.write(f"{message}\n")

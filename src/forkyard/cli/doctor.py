@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -14,10 +14,9 @@ from forkyard.cli.output import say
 from forkyard.errors import ConfigError, ForkyardError
 from forkyard.sandbox import Feature
 from forkyard.sandbox.findings import Examined, Finding, Unusable
-from forkyard.sandbox.registry import make_provider, provider_names
+from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider, provider_factory, provider_names
 from forkyard.values import strict_json
 
-DEFAULT = "local"
 UNUSABLE = 1
 
 
@@ -36,23 +35,35 @@ class Diagnosis:
 
 
 def doctor(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[PROVIDER]...", help="Those to tell everything of.")
+    ] = None,
     as_json: Annotated[bool, option("--json", help="One JSON object on standard output.")] = False,
 ) -> int:
-    """Say what each provider can do on this machine, and how to get what is missing.
+    """Say what providers can do on this machine, and how to get what is missing.
 
-    A sandbox is started to find out. Exit code 1 when the default provider does not work.
+    Without a PROVIDER everything is told of the default one, and of each other whether it works. A sandbox is started to
+    find out. Exit code 1 when one that is told everything of does not work.
     """
-    found = asyncio.run(_diagnoses())
-    usable = next((one.works for one in found if one.name == DEFAULT), False)
+    wanted = tuple(dict.fromkeys(names or [DEFAULT_PROVIDER]))
+    others = () if names else tuple(name for name in provider_names() if name not in wanted)
+    for name in wanted:
+        if name not in provider_names():
+            provider_factory(name)  # ConfigError: nobody offers it
+    found = asyncio.run(_diagnoses((*wanted, *others)))
+    asked, beside = found[: len(wanted)], found[len(wanted) :]
+    usable = all(one.works for one in asked)
     if as_json:
         typer.echo(strict_json({"ok": usable, "providers": {one.name: _as_record(one) for one in found}}))
     else:
-        say("\n\n".join("\n".join(_lines(one)) for one in found))
+        told = ["\n".join(_lines(one)) for one in asked]
+        if beside:
+            told.append("\n".join([*map(_line, beside), "`forkyard doctor PROVIDER` tells more of one"]))
+        say("\n\n".join(told))
     return 0 if usable else UNUSABLE
 
 
-async def _diagnoses() -> list[Diagnosis]:
-    names = sorted(provider_names(), key=lambda name: name != DEFAULT)
+async def _diagnoses(names: Sequence[str]) -> list[Diagnosis]:
     return [await _diagnosis(name) for name in names]
 
 
@@ -91,11 +102,16 @@ def _as_record(one: Diagnosis) -> dict[str, Any]:
     }
 
 
+def _line(one: Diagnosis) -> str:
+    missing = next((finding.detail for finding in one.findings if finding.needed and not finding.ok), "")
+    return f"{one.name}: {'works' if one.works else f'does not work here: {missing}'}"
+
+
 def _lines(one: Diagnosis) -> Iterator[str]:
     yield f"{one.name}: {'works' if one.works else 'DOES NOT WORK'}"
     if one.features:
         yield f"  promises  {_listed(one.features)}"
-    if lacking := frozenset(Feature) - one.features:
+    if one.features and (lacking := frozenset(Feature) - one.features):
         yield f"  lacks     {_listed(lacking)}"
     for finding in one.findings:
         mark = "ok" if finding.ok else "MISSING" if finding.needed else "missing"

@@ -15,8 +15,6 @@ from forkyard.cli.dotted import Setting, fill, help_text, options_of, read_argum
 from forkyard.cli.dotted.help import Option
 from forkyard.cli.eval_config import (
     ALIASES,
-    HARNESS,
-    SINGLE,
     SWITCHES,
     Choice,
     EvalConfig,
@@ -29,8 +27,10 @@ from forkyard.cli.eval_config import (
 from forkyard.cli.output import say
 from forkyard.cli.playing import Telling, foretold, told
 from forkyard.errors import ConfigError
+from forkyard.harness import DEFAULT_HARNESS
 from forkyard.run import Plan, Progress
 from forkyard.run.tasksets import TaskSource
+from forkyard.trace import SINGLE_AGENT
 from forkyard.trace.store import PLAN_FILE
 
 USAGE = "forkyard eval TASKSET [--env.id ENV] [FLAGS] [@ FILE]"
@@ -72,25 +72,12 @@ def evaluate(context: typer.Context) -> int:
 
 def _play(plan: Plan, config: EvalConfig) -> int:
     telling = Telling(config.quiet, config.as_json, config.verbose, config.fail_under)
-    if config.dry_run:
-        return foretold(plan, config.as_json)
     if config.resume and (place := _to_resume(plan, config, telling.progress())) is not None:
-        return told(partial(runs.resume, place), telling)
-    _make_room(plan, config.clean)
-    return told(partial(runs.start, plan), telling)
-
-
-def _make_room(plan: Plan, clean: bool) -> None:
-    """Raise ConfigError when a run has the directory, or remove that run."""
-    runs.check_name(plan.directory or plan.run)
-    if not runs.is_run(plan.place):
-        return
-    if not clean:
-        raise ConfigError(
-            f"run directory {plan.place} already contains results: append --resume to go on with them, overwrite them "
-            "with --clean, or pick another --run.name"
-        )
-    runs.remove(plan.place)
+        begun = partial(runs.resume, place)
+        return foretold(runs.read_plan(place), config.as_json) if config.dry_run else told(begun, telling)
+    if config.dry_run:
+        return foretold(plan, config.as_json, clean=config.clean)
+    return told(partial(runs.start, plan, clean=config.clean), telling)
 
 
 def _to_resume(plan: Plan, config: EvalConfig, progress: Progress) -> Path | None:
@@ -169,7 +156,7 @@ def _new_name(choice: Choice, config: EvalConfig, agents: Sequence[str]) -> str:
     first = getattr(config.env, agents[0])  # type: ignore[attr-defined]
     harness = first.harness.id if first.harness else choice.harness
     taskset = choice.source.name.rstrip("/").rpartition("/")[2].partition("@")[0].partition(":")[0].removesuffix(".py")
-    env = taskset if choice.env == SINGLE else f"{choice.env}+{taskset}"
+    env = taskset if choice.env == SINGLE_AGENT else f"{choice.env}+{taskset}"
     parts = [env, first.model or config.model, harness, secrets.token_hex(4)]
     return "--".join(_word(part) for part in parts if part)
 
@@ -187,5 +174,5 @@ def _help(words: Sequence[str], settings: Sequence[Setting]) -> str:
 
 def static_options() -> list[Option]:
     """The flags there are whatever is chosen: those of a single agent with the harness bash."""
-    choice = Choice(TaskSource(), SINGLE, HARNESS)
+    choice = Choice(TaskSource(), SINGLE_AGENT, DEFAULT_HARNESS)
     return list(options_of(model_for(choice, ()), ALIASES))

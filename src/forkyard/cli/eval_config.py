@@ -15,15 +15,15 @@ from forkyard.env import AgentConfig, Env, EnvConfig
 from forkyard.env.config import Config, HarnessChoice, RuntimeChoice, SamplingConfig
 from forkyard.env.registry import env_class
 from forkyard.errors import ConfigError
-from forkyard.harness import harness_class
+from forkyard.harness import DEFAULT_HARNESS, harness_class
+from forkyard.model.place import API_KEY
 from forkyard.plugins import NAMED
-from forkyard.run import KEY_VARIABLE
 from forkyard.run.tasksets import TaskSource, find_source, registered
-from forkyard.sandbox.registry import provider_factory
+from forkyard.sandbox.registry import DEFAULT_PROVIDER, provider_factory
 from forkyard.task import SelectConfig, TasksetConfig
+from forkyard.trace import SINGLE_AGENT
 
 M = TypeVar("M", bound=BaseModel)
-SINGLE, HARNESS, PROVIDER = "single-agent", "bash", "local"
 ALIASES = {
     "-m": "--model",
     "-d": "--set",
@@ -51,7 +51,7 @@ class ClientConfig(Config):
     """Where the model is reached."""
 
     base_url: str | None = Field(None, description="The model's endpoint. [$OPENAI_BASE_URL]")
-    api_key_var: str = Field(KEY_VARIABLE, description="The variable that holds the model's key.")
+    api_key_var: str = Field(API_KEY, description="The variable that holds the model's key.")
     upstreams: Path | None = Field(None, description="A TOML table of upstreams, in place of the two.")
 
 
@@ -84,7 +84,7 @@ class EvalConfig(Config):
     unbounded: bool = Field(False, description="Play tasks without those bounds that the provider cannot keep.")
     budget: RunBudget = RunBudget()
     prices: Path | None = Field(None, description="A TOML table of prices, before the one that comes along.")
-    output_dir: Path = Field(Path("runs"), description="The directory that run directories go into.")
+    output_dir: Path = Field(Path("runs"), description="The directory that run directories go into, or disk:NAME.")
     run: RunNames = RunNames()
     resume: bool = Field(False, description="Go on with the run of --run.dir or --run.name, or the last one like this.")
     clean: bool = Field(False, description="Remove the run that has the directory already.")
@@ -136,8 +136,8 @@ def choice_of(source: TaskSource, settings: Sequence[Setting]) -> Choice:
     env = last_value(settings, "env", "id")
     return Choice(
         source=source,
-        env=str(env) if env else _place(source.env) or SINGLE,
-        harness=_place(source.harness) or HARNESS,
+        env=str(env) if env else _place(source.env) or SINGLE_AGENT,
+        harness=_place(source.harness) or DEFAULT_HARNESS,
     )
 
 
@@ -180,7 +180,7 @@ def runtime_with_options(default: RuntimeChoice, chosen: Any) -> type[RuntimeCho
     """The model of a provider with its options, of the default one when nobody names any."""
     kind = chosen or default.type
     said = _said(RuntimeChoice, "type", kind)
-    return _with_options(RuntimeChoice, provider_factory(str(kind or PROVIDER)), type=(str | None, said))
+    return _with_options(RuntimeChoice, provider_factory(str(kind or DEFAULT_PROVIDER)), type=(str | None, said))
 
 
 def _said(model: type[BaseModel], field: str, default: Any) -> Any:

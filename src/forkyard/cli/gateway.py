@@ -8,13 +8,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from forkyard.cli.options import BaseUrl, KeyVariable, Prices, option
+from forkyard.cli.options import BaseUrl, KeyVariable, Prices, option, positive
 from forkyard.cli.output import complain, say
 from forkyard.env.config import BudgetConfig
 from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
-from forkyard.run import KEY_VARIABLE
+from forkyard.model.place import API_KEY
 from forkyard.run.gateways import make_gateway
+from forkyard.values import counted
 
 if TYPE_CHECKING:
     from forkyard.gateway import Gateway
@@ -28,10 +29,10 @@ def gateway(  # noqa: PLR0913 - one parameter for each option is how typer is to
         Path | None, option("--upstreams", metavar="FILE", help="A TOML table of providers, in place of variables.")
     ] = None,
     base_url: BaseUrl = None,
-    api_key_env: KeyVariable = KEY_VARIABLE,
+    api_key_env: KeyVariable = API_KEY,
     prices: Prices = None,
     budget_usd: Annotated[
-        float | None, option("--budget-usd", metavar="USD", min=0.000001, help="What all calls together may cost.")
+        float | None, option("--budget-usd", metavar="USD", callback=positive, help="What all calls together may cost.")
     ] = None,
     budget_tokens: Annotated[
         int | None, option("--budget-tokens", metavar="N", min=1, help="How many tokens all calls may take.")
@@ -83,5 +84,5 @@ async def _serve(gateway: Gateway, model: str | None, record: Path | None, port:
         say(f"token     {alone.token}")
         with Interrupt():
             await asyncio.Event().wait()
-    complain(f"{gateway.ledger.spent.calls} calls, {gateway.spent_usd:.4f} USD")
+    complain(f"{counted(gateway.ledger.spent.calls, 'call')}, {gateway.spent_usd:.4f} USD")
     return 0

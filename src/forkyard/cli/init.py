@@ -127,7 +127,9 @@ def init(
     `forkyard eval NAME` and `forkyard validate NAME` find it from the directory that it lies in.
     """
     module = name.replace("-", "_").lower()
-    if not module.isidentifier() or keyword.iskeyword(module):
+    if keyword.iskeyword(module):
+        raise ConfigError(f"{name!r} cannot be a taskset's name: its package would be called by a keyword of Python")
+    if not module.isidentifier():
         raise ConfigError(f"{name!r} cannot be a taskset's name: use letters, digits and dashes, a letter first")
     package = path / module
     if package.exists():

@@ -30,6 +30,7 @@ def option(*flags: str, **more: Any) -> Any:
 
 BaseUrl = Annotated[str | None, option("--base-url", metavar="URL", help="The model's endpoint. [$OPENAI_BASE_URL]")]
 KeyVariable = Annotated[str, option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")]
+Provider = Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="Where sandboxes run.")]
 Prices = Annotated[
     Path | None, option("--prices", metavar="FILE", help="A TOML table of prices, before the one that comes along.")
 ]
@@ -46,10 +47,10 @@ def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
     return found
 
 
-def finite(value: float | None) -> float | None:
-    """The callback of an option that takes a number. Raises typer.BadParameter for what is none, and for infinity."""
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value:g} is not a number")
+def positive(value: float | None) -> float | None:
+    """The callback of an option that takes a number above 0. Raises typer.BadParameter for others, and for infinity."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value:g} is not a number above 0")
     return value
 
 

@@ -52,9 +52,9 @@ def told(work: Callable[[Progress], Coroutine[Any, Any, Outcome]], telling: Tell
     return 0 if outcome.directory is None else _reported(outcome, telling)
 
 
-def foretold(plan: Plan, json: bool) -> int:
+def foretold(plan: Plan, json: bool, *, clean: bool = False) -> int:
     """Check a plan and say what would be played. Raises ConfigError with every reason why it cannot be."""
-    plan = asyncio.run(runs.check(plan))
+    plan = asyncio.run(runs.check(plan, clean=clean))
     if json:
         say(plan.model_dump_json(indent=2))
         return 0

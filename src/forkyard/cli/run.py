@@ -9,15 +9,31 @@ from typing import Annotated, Any, Literal
 import typer
 
 import forkyard.run as runs
-from forkyard.cli.options import BaseUrl, KeyVariable, Prices, finite, option, pairs, share
+from forkyard.cli.dotted.beside import WithTable, said_beside
+from forkyard.cli.options import BaseUrl, KeyVariable, Prices, Provider, option, pairs, positive, share
 from forkyard.cli.playing import Telling, foretold, told
+from forkyard.env.config import SamplingConfig
 from forkyard.errors import ConfigError
-from forkyard.harness import HARNESSES
+from forkyard.harness import DEFAULT_HARNESS, HARNESSES
+from forkyard.model.place import API_KEY
+from forkyard.sandbox.registry import DEFAULT_PROVIDER
 from forkyard.task.registry import is_path
+from forkyard.trace import SINGLE_AGENT
 
 Json = Annotated[bool, option("--json", help="Print the report as JSON and nothing else on standard output.")]
+AGENTS = ", ".join(HARNESSES)
 FAIL_UNDER = "Exit 3 when the mean reward is below; a rollout without one counts as 0."
 QuietFlag = Annotated[bool, option("-q", "--quiet", help="Print nothing but errors (and --json).")]
+
+
+class WithSampling(WithTable):
+    """A command that takes `--sampling.KEY VALUE`."""
+
+    table = "sampling"
+
+
+COMMANDS = {"run": WithSampling}
+"""The commands here that are of another class than usual."""
 
 
 def run(  # noqa: PLR0913 - one parameter for each option is how typer is told of them
@@ -41,14 +57,14 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     ] = None,
     agent: Annotated[
         str | None,
-        option("-a", "--agent", metavar="HARNESS", help=f"{', '.join(HARNESSES)}, or module:Class. [bash with -m]"),
+        option("-a", "--agent", metavar="HARNESS", help=f"{AGENTS}, or module:Class. [{DEFAULT_HARNESS} with -m]"),
     ] = None,
     model: Annotated[
         str | None, option("-m", "--model", metavar="MODEL", help="The model's name at its endpoint.")
     ] = None,
     samples: Annotated[int, option("-k", "--samples", metavar="N", min=1, help="Rollouts of each task.")] = 1,
     concurrent: Annotated[int, option("-n", "--concurrent", metavar="N", min=1, help="Rollouts at work at once.")] = 4,
-    provider: Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="Where sandboxes run.")] = "local",
+    provider: Provider = DEFAULT_PROVIDER,
     verifier: Annotated[
         Literal["shared", "forked", "separate"] | None, option(help="Where to grade, in place of what the tasks say.")
     ] = None,
@@ -63,7 +79,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         bool, option("--unbounded", help="Play tasks without those of their bounds that the provider cannot keep.")
     ] = False,
     out: Annotated[
-        Path, option("-o", "--out", metavar="DIR", help="The directory that run directories go into.")
+        Path, option("-o", "--out", metavar="DIR", help="The directory that run directories go into, or disk:NAME.")
     ] = Path("runs"),
     name: Annotated[str | None, option("--run", metavar="NAME", help="The run's name. [run-<time>]")] = None,
     resume: Annotated[
@@ -74,7 +90,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         list[str] | None, option("--ak", metavar="KEY=VALUE", help="An option of the harness; repeatable.")
     ] = None,
     base_url: BaseUrl = None,
-    api_key_env: KeyVariable = runs.KEY_VARIABLE,
+    api_key_env: KeyVariable = API_KEY,
     upstreams: Annotated[
         Path | None, option("--upstreams", metavar="FILE", help="A TOML table of endpoints, in place of these two.")
     ] = None,
@@ -83,16 +99,17 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     ] = None,
     agent_timeout: Annotated[
         float | None,
-        option("--agent-timeout", metavar="SECONDS", min=0.001, callback=finite, help="In place of the tasks' own."),
+        option("--agent-timeout", metavar="SECONDS", callback=positive, help="In place of the tasks' own."),
     ] = None,
     retries: Annotated[
         int, option("-r", "--retries", metavar="N", min=0, max=10, help="New attempts after an infrastructure failure.")
     ] = 2,
     env: Annotated[
         str, option("--env", metavar="ENV", help="The env that plays: a name, or module:Class.")
-    ] = "single-agent",
+    ] = SINGLE_AGENT,
     budget_usd: Annotated[
-        float | None, option("--budget-usd", metavar="USD", min=0.000001, help="What all models together may cost.")
+        float | None,
+        option("--budget-usd", metavar="USD", callback=positive, help="What all models together may cost."),
     ] = None,
     prices: Prices = None,
     limit: Annotated[int | None, option("-l", "--limit", metavar="N", min=1, help="Play only the first tasks.")] = None,
@@ -110,6 +127,9 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     Exit codes: 0 done; 1 wrong usage or configuration; 2 some rollouts ended in an infrastructure failure or in an
     error of the env's own code, the run stopped early, or nothing was scored; 3 the mean reward is below --fail-under;
     130 interrupted (143 by SIGTERM).
+
+    How the model samples is said as in `forkyard eval`: --sampling.temperature 0.3, .top-p, .max-tokens, .seed,
+    .reasoning-effort, and further keys of a request, as --sampling.return-token-ids true.
 
     Every option can be set by a variable as well: FORKYARD_RUN_SAMPLES=4 is --samples 4.
     """
@@ -133,6 +153,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
             "harness": _harness(agent, model, pairs(ak or (), "--ak")),
             "runtime": {"type": provider},
             "model": model,
+            "sampling": said_beside(context, WithSampling.table, SamplingConfig),
             "max_turns": max_turns,
             "timeout": {"rollout": agent_timeout},
             "verifier": verifier,
@@ -163,7 +184,7 @@ def resume(
     ] = None,
     budget_usd: Annotated[
         float | None,
-        option("--budget-usd", metavar="USD", min=0.000001, help="In place of the run's; what is spent counts."),
+        option("--budget-usd", metavar="USD", callback=positive, help="In place of the run's; what is spent counts."),
     ] = None,
     quiet: QuietFlag = False,
 ) -> int:
@@ -184,14 +205,16 @@ def _harness(agent: str | None, model: str | None, options: dict[str, str]) -> d
         raise ConfigError("--ak id: no harness has an option of that name; -a names the harness")
     if agent is None and model is None:
         raise ConfigError(
-            "nobody is there to play the tasks: name a model with -m (it plays with the harness bash), or choose "
-            f"one of {', '.join(HARNESSES)} with -a"
+            f"nobody is there to play the tasks: name a model with -m (it plays with the harness {DEFAULT_HARNESS}), "
+            f"or choose one of {AGENTS} with -a"
         )
-    return {**options, "id": agent or "bash"}
+    return {**options, "id": agent or DEFAULT_HARNESS}
 
 
 def _refuse_beside_resume(context: typer.Context) -> None:
     """A run goes on as it was planned; an option that would be ignored is a mistake."""
+    if context.meta.get(WithSampling.table):
+        raise typer.BadParameter("leave --sampling out: the run goes on as it was planned", param_hint="--resume")
     may_change = {"resume", "json", "quiet", "fail_under", "budget_usd"}
     for name in context.params:
         source = context.get_parameter_source(name)

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from forkyard.cli.options import option, pairs
+from forkyard.cli.options import Provider, option, pairs
 from forkyard.cli.output import complain, say
 from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
 from forkyard.sandbox import default_home
-from forkyard.sandbox.registry import make_provider
+from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider
 
 if TYPE_CHECKING:
     from forkyard.server.listening import Listening
@@ -40,7 +40,15 @@ def serve(
         list[str] | None,
         option("--map", metavar="HOST=URL", help="Hand the proxy's requests for HOST to http://ADDRESS:PORT."),
     ] = None,
-    provider: Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="Where sandboxes run.")] = "local",
+    zone: Annotated[
+        str | None,
+        option(
+            "--zone",
+            metavar="DOMAIN",
+            help="Name ports of sandboxes beneath this domain, all of whose names lead here.",
+        ),
+    ] = None,
+    provider: Provider = DEFAULT_PROVIDER,
 ) -> int:
     """Serve sandboxes, processes and disks over HTTP, for the clients of Archil's API and of S3.
 
@@ -52,8 +60,9 @@ def serve(
     from forkyard.server.listening import Listening
 
     how = Listening(host, port, tls or certificate is not None, certificate, key, _mapped(mapped or ()))
+    names = None if zone is None else _zone(zone)
     _log_to_stderr()
-    return asyncio.run(_serve(how, provider))
+    return asyncio.run(_serve(how, provider, names))
 
 
 def env(
@@ -66,8 +75,9 @@ def env(
 ) -> None:
     """Print what points unmodified clients at the running server: `eval "$(forkyard env)"`.
 
-    The server is their proxy for the hosts it stands for, and reaches no other host. With --hosts those hosts are to
-    be made names of this machine, which needs a server with --tls on port 443.
+    The server is their proxy: it answers itself for the hosts it stands for, and every other is reached through it as
+    long as it runs. With --hosts those hosts are to be made names of this machine, which needs a server with --tls on
+    port 443, and there is no proxy.
     """
     from forkyard.server.pointing import exports
     from forkyard.server.running import running_server
@@ -82,15 +92,15 @@ def env(
         say(line)
 
 
-async def _serve(how: Listening, provider_name: str) -> int:
+async def _serve(how: Listening, provider_name: str, zone: str | None) -> int:
     from forkyard.server.listening import listening
-    from forkyard.server.serving import opened
+    from forkyard.server.serving import ZONE, opened
 
     home = default_home()
     with Interrupt():
         async with (
             make_provider(provider_name) as provider,
-            opened(home, provider) as server,
+            opened(home, provider, zone or ZONE) as server,
             listening(server, how) as at,
         ):
             say(f"serving   {at.origin}")
@@ -101,6 +111,15 @@ async def _serve(how: Listening, provider_name: str) -> int:
                 complain(f"keys and data cross the network in clear on {how.host}: add --tls")
             await asyncio.Event().wait()
     return 0
+
+
+def _zone(text: str) -> str:
+    from forkyard.server.hosts import is_vendor_host
+
+    zone = text.lower().removeprefix("*.").removesuffix(".")
+    if not _HOST_NAME.fullmatch(zone) or zone.rpartition(".")[2].isdigit() or is_vendor_host(zone):
+        raise typer.BadParameter(f"{text!r} is no domain whose names can be given to ports", param_hint="--zone")
+    return zone
 
 
 def _mapped(texts: list[str] | tuple[()]) -> dict[str, tuple[str, int]]:

@@ -78,6 +78,8 @@ def _tell(findings: Sequence[Finding], tasks: int, as_json: bool) -> None:
         return
     for found in findings:
         say(one_line(str(found)))
+        if found.output:
+            say(found.output)
     counts = [
         counted(number, noun)
         for noun in ("error", "warning", "note")

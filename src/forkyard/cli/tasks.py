@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from forkyard.cli.options import option
+from forkyard.cli.options import Provider, option
 from forkyard.cli.output import say
 from forkyard.cli.task_files import write_task
+from forkyard.sandbox.registry import DEFAULT_PROVIDER
 
 app = typer.Typer(help="Write and check task directories.", no_args_is_help=True)
 
@@ -28,7 +29,7 @@ def init(
 
 @app.command()
 def check(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Task directories, or directories of them.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Task directories, or directories of them.")],
     static: Annotated[bool, option("--static", help="Read the files only, play nothing.")] = False,
     repeat: Annotated[
         int, option("--repeat", metavar="N", min=1, help="Rollouts of the solution, and of doing nothing.")
@@ -41,7 +42,7 @@ def check(
         list[str] | None,
         option("--ignore", metavar="RULE", help="All but this rule; repeatable, or several with commas."),
     ] = None,
-    provider: Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="Where sandboxes run.")] = "local",
+    provider: Provider = DEFAULT_PROVIDER,
     base: Annotated[
         str | None, option(metavar="IMAGE", help="Start from this image (host: this machine's /usr) instead.")
     ] = None,

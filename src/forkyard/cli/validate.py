@@ -22,7 +22,7 @@ from forkyard.run import Check, Plan, Row
 from forkyard.run.tasksets import TaskSource
 from forkyard.run.validate import Reason
 from forkyard.task import SelectConfig
-from forkyard.values import one_line, strict_json
+from forkyard.values import counted, one_line, strict_json
 
 USAGE = "forkyard validate TASKSET [FLAGS] [@ FILE]"
 ABOUT = """Check the tasks of a taskset themselves, without a model.
@@ -146,7 +146,7 @@ def _told(rows: Sequence[Row], mode: str, checks: Sequence[Check], config: Valid
         say(strict_json(summary))
     elif not config.quiet:
         outcomes = ", ".join(f"{count} {reason}" for reason, count in summary["outcomes"].items())
-        say(f"{len(rows)} tasks: {outcomes}")
+        say(f"{counted(len(rows), 'task')}: {outcomes}")
     bad = [row.name for row in rows if row.reason not in ("valid", "unchecked")]
     if bad and config.quiet:
         complain(f"not valid: {', '.join(bad)}")

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from ipaddress import ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Protocol
 
 from forkyard.disk.errors import DiskError
@@ -100,6 +100,14 @@ class Access:
         rows = self._db.rows("SELECT * FROM pairs WHERE disk = ? ORDER BY created, access_key", disk_id)
         return tuple(_pair(row) for row in rows)
 
+    def every_pair(self) -> tuple[tuple[KeyPair, str], ...]:
+        """Those of all disks with the names of the disks, oldest first."""
+        query = (
+            "SELECT pairs.*, disks.name FROM pairs JOIN disks ON disks.id = pairs.disk "
+            "ORDER BY pairs.created, access_key"
+        )
+        return tuple((_pair(row[:-1]), row[-1]) for row in self._db.rows(query))
+
     def remove_pair(self, disk_id: str, access_key: str) -> bool:
         """Whether there was one."""
         self._check(disk_id)
@@ -112,6 +120,19 @@ class Access:
         self._check(disk_id)
         rows = self._db.rows("SELECT networks FROM allowed WHERE disk = ?", disk_id)
         return tuple(json.loads(rows[0][0])) if rows else ()
+
+    def permits(self, disk_id: str, address: str) -> bool:
+        """Whether a disk may be reached from an address; one of IPv4 in IPv6's clothes counts as what it is."""
+        networks = self.allowed(disk_id)
+        if not networks:
+            return True
+        try:
+            client = ip_address(address)
+        except ValueError:
+            return False
+        if isinstance(client, IPv6Address) and client.ipv4_mapped is not None:
+            client = client.ipv4_mapped
+        return any(client in ip_network(network) for network in networks)
 
     def allow(self, disk_id: str, networks: Sequence[str]) -> tuple[str, ...]:
         """Replace them; as they are kept, in their usual form and each once. InvalidArgument."""

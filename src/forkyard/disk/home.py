@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from forkyard.disk.directory import remove_tree
 from forkyard.errors import ConfigError
+from forkyard.locks import Owners
 
 _DIRECTORIES = ("owners", "trash")
 _IN_THE_MAKING = ("state/tmp", "drafts", "branches/*/state/tmp")
@@ -31,49 +30,27 @@ class Home:
                 f"{self.path} cannot be used: {err.strerror}; set FORKYARD_HOME to a place of yours"
             ) from err
         self._check_attributes()
-        self._owner = secrets.token_hex(8)
-        # Locked under another name first: a file of that name without a lock is a dead process's.
-        unlocked = self.path / "owners" / f".{self._owner}"
-        self._lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unlocked.rename(self.path / "owners" / self._owner)
+        self._owners = Owners(self.path / "owners")
 
     def new_name(self) -> str:
         """A fresh name for a file in the making, by which it can be told whose it is."""
-        return f"{self._owner}.{secrets.token_hex(8)}"
+        return f"{self._owners.own}.{secrets.token_hex(8)}"
 
     def sweep(self, disks: Iterable[Path]) -> None:
         """Remove what dead processes left in the making, and what is in the trash."""
-        dead = [path.name for path in (self.path / "owners").glob("[!.]*") if self._is_dead(path)]
+        dead = self._owners.dead()
         places = [place for disk in disks for pattern in _IN_THE_MAKING for place in disk.glob(pattern)] if dead else []
         for owner in dead:
             for place in places:
                 for path in place.glob(f"{owner}.*"):
                     remove_tree(path)
-            (self.path / "owners" / owner).unlink(missing_ok=True)
+            self._owners.forget(owner)
         for path in (self.path / "trash").iterdir():
             remove_tree(path)
 
     def close(self) -> None:
         """This process is through, and left nothing in the making."""
-        with suppress(FileNotFoundError):
-            (self.path / "owners" / self._owner).unlink()
-        os.close(self._lock)
-
-    def _is_dead(self, path: Path) -> bool:
-        if path.name == self._owner:
-            return False
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False  # somebody else has just swept it
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+        self._owners.close(tidy=True)
 
     def _check_attributes(self) -> None:
         try:

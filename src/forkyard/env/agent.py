@@ -15,7 +15,9 @@ from forkyard.env.loan import Loan
 from forkyard.env.retry import keep_earlier, may_retry
 from forkyard.env.rollout import Rollout
 from forkyard.env.seat import OnPhase, Seat
+from forkyard.env.stages import StagedRollout
 from forkyard.grade import closed
+from forkyard.harness import tool_callers
 from forkyard.harness.offering import toolsets_of
 from forkyard.sandbox import Sandbox
 from forkyard.task import AnyToolset, Task, TaskData
@@ -201,7 +203,7 @@ class Agent:
     def _check_tools(self, tools: Sequence[AnyToolset]) -> None:
         harness = self.seat.harness
         if tools and harness.calls_tools is None:
-            raise ValueError(f"the harness {harness.name} cannot call tools; bash, null, codex and claude-code can")
+            raise ValueError(f"the harness {harness.name} cannot call tools: have {tool_callers()} play")
 
     def _loan(self, task: Task, runtime: Sandbox | None) -> Loan | None:
         if runtime is None:
@@ -214,8 +216,6 @@ class Agent:
 def _rollout_of(seat: Seat, task: Task, *given: Any) -> Rollout:
     if (staging := seated_task(seat, task).in_stages()) is None:
         return Rollout(seat, task, *given)
-    from forkyard.env.stages import StagedRollout  # few tasks have any
-
     return StagedRollout(staging, seat, task, *given)
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from forkyard.env.bounds import limits_of
+from forkyard.env.composing import composed
 from forkyard.env.seat import ImageFor, Seat
-from forkyard.sandbox import Feature, Limits, Mount, Provider, Sandbox, SandboxSpec, image_provider
+from forkyard.sandbox import Feature, Mount, Provider, Sandbox, SandboxSpec, image_provider
 from forkyard.sandbox.promises import kept
 from forkyard.task import Task
-
-RESOURCES = {"cpus": "cpu", "memory_mb": "memory", "disk_mb": "disk"}
-"""The bounds a task can ask for, and the fields of `TaskResources` it does so by."""
 
 
 def seated_task(seat: Seat, task: Task) -> Task:
@@ -60,8 +59,6 @@ async def opened(
 ) -> Sandbox:
     """A sandbox such as a task asks for; `env` takes the place of the variables that it says."""
     if task.origin.compose is not None:
-        from forkyard.env.composing import composed  # few tasks are of several containers
-
         return await composed(provider, task, image, env)
     spec = replace(sandbox_spec(task, image, provider.features), mounts=tuple(mounts))
     return await provider.create(spec if env is None else replace(spec, env=dict(env)))
@@ -76,14 +73,3 @@ def sandbox_spec(task: Task, image: str, features: Set[Feature]) -> SandboxSpec:
         network=task.networks.at_first,
         limits=kept(limits_of(task), features),
     )
-
-
-def limits_of(task: Task) -> Limits:
-    """The bounds a task asks for. Raises ConfigError for numbers too small to be any."""
-    asked = task.data.resources
-    given = {bound: getattr(asked, field) for bound, field in RESOURCES.items()}
-    return Limits(**{bound: _megabytes(value) if bound.endswith("_mb") else value for bound, value in given.items()})
-
-
-def _megabytes(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else max(1, round(gigabytes * 1024))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forkyard.env.boxes import limits_of
+from forkyard.env.bounds import limits_of
 from forkyard.errors import SandboxError
 from forkyard.sandbox import Provider, Sandbox
 from forkyard.sandbox.composing import ComposePlan, Composes

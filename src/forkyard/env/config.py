@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from forkyard.task import TaskTimeout, VerifierMode
+from forkyard.task.sampling import check_names, meant
 
 
 class Config(BaseModel):
@@ -63,15 +64,35 @@ class RuntimeChoice(Config):
     workdir: str | None = Field(None, description="The working directory of tasks that name none.")
 
 
+_FURTHER = (
+    "More of a request, under any name. Known names need no table: --sampling.return-token-ids true "
+    "--sampling.logprobs true has servers as vLLM tell token ids, for training."
+)
+
+
 class SamplingConfig(Config):
-    """How to sample; what is left open is the provider's default. Further keys go into the request as they are."""
+    """How to sample; what is left open is the provider's default. Further keys go into the request as they are.
+
+    One that is nearly a known one is refused; `extra_body` holds keys that are sent whatever they are called.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    temperature: float | None = None
+    temperature: float | None = Field(None, description="How freely to sample; what is not said is the provider's.")
     top_p: float | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, description="Tokens of one reply.")
     reasoning_effort: str | None = None
     seed: int | None = None
+    extra_body: dict[str, Any] = Field({}, description=_FURTHER)
+
+    @model_validator(mode="after")
+    def _names_are_meant(self) -> Self:
+        check_names(self.model_extra or ())
+        return self
+
+    @staticmethod
+    def meant(name: str) -> str | None:
+        """The known key that an unknown one was likely meant to be."""
+        return meant(name)
 
 
 class AgentTimeout(Config):

@@ -11,7 +11,7 @@ from forkyard.env.env import Env
 from forkyard.env.isolated_verifier import IsolatedVerifierEnv
 from forkyard.env.single import SingleAgentEnv
 from forkyard.env.user_sim import UserSimEnv
-from forkyard.plugins import Kind, load_class, names
+from forkyard.plugins import Kind, load_class
 
 ENVS: Mapping[str, type[Env[Any]]] = {
     env.id: env
@@ -25,11 +25,6 @@ ENVS: Mapping[str, type[Env[Any]]] = {
     )
 }
 _KIND = Kind("env", "forkyard.envs", ENVS)
-
-
-def env_names() -> list[str]:
-    """The names envs are known by here, our own first."""
-    return names(_KIND)
 
 
 def env_class(name: str) -> type[Env[Any]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from forkyard.env.config import RetryConfig, RetryRule
-from forkyard.trace import Status, Trace
+from forkyard.trace import Status, Trace, costs
 
 
 def may_retry(config: RetryConfig, tries: Sequence[Trace]) -> bool:
@@ -33,17 +32,10 @@ def may_retry(config: RetryConfig, tries: Sequence[Trace]) -> bool:
 
 
 def keep_earlier(trace: Trace, earlier: Sequence[Trace]) -> None:
-    """Put earlier tries on the record of the last one: in `info["earlier_tries"]` why each failed and what it cost.
-
-    When the last one failed as well, their errors stand before its own.
-    """
-    if not earlier:
-        return
+    """Put earlier tries on the record of the last one; when that failed as well, their errors stand before its own."""
     if trace.errors:
         trace.errors[:0] = [error for failed in earlier for error in failed.errors]
-    trace.info["earlier_tries"] = [
-        {"reason": failed.reason, "usage": asdict(failed.usage), "cost_usd": failed.cost_usd} for failed in earlier
-    ]
+    costs.keep_attempts(trace, "agent", [(failed.reason, [failed]) for failed in earlier])
 
 
 def _rule_for(config: RetryConfig, error: dict[str, Any]) -> RetryRule | None:

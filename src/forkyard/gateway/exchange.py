@@ -15,10 +15,12 @@ from forkyard.gateway.decoding import REPLY_LIMIT, REQUEST_LIMIT, Inflater, read
 from forkyard.gateway.dialects import Dialect
 from forkyard.gateway.dialects.base import Body
 from forkyard.gateway.headers import Headers, onward, value_of, without_keys
-from forkyard.gateway.observer import Guard
+from forkyard.gateway.observer import Guard, LeakError
 from forkyard.gateway.pool import FAILURES, Reply
 from forkyard.gateway.terms import RefusedError, UpstreamError
 from forkyard.gateway.upstreams import Upstream
+from forkyard.model.failures import by_proxy
+from forkyard.secrets import SHORTEST_SECRET
 
 if TYPE_CHECKING:
     from forkyard.gateway.route import Route
@@ -103,11 +105,24 @@ async def send(
 def failed(upstream: Upstream, err: Exception) -> UpstreamError:
     """What a failure below HTTP is to the client."""
     said = str(err) or type(err).__name__
+    if isinstance(err, LeakError):
+        return UpstreamError(400, f"{upstream.place} {said}: {_mend_leak(upstream)}", err)
     if isinstance(err, httpcore2.TimeoutException | TimeoutError):
         return UpstreamError(504, f"{upstream.place} did not answer in time", err)
     if isinstance(err, httpcore2.RemoteProtocolError | httpcore2.ReadError | ValueError):
         return UpstreamError(502, f"{upstream.place} broke off its reply: {said}", err)
+    if isinstance(err, httpcore2.ProxyError):
+        found = by_proxy(upstream.place, said).error
+        return UpstreamError(found.status_code or 503, str(found), err)
     return UpstreamError(503, f"{upstream.place} cannot be reached: {said}", err)
+
+
+def _mend_leak(upstream: Upstream) -> str:
+    return (
+        "the reply was passed on to nobody. If the endpoint takes no key, set "
+        f"{upstream.place.key_from} to a word of fewer than {SHORTEST_SECRET} letters, as EMPTY, which is no secret; "
+        "otherwise ask whoever runs it why it quotes keys, and change this one"
+    )
 
 
 async def read_reply(route: Route, upstream: Upstream, response: Reply) -> tuple[bytes, bytes]:

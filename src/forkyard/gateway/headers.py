@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forkyard.gateway.decoding import READABLE
+from forkyard.sandbox.network.http import HOP_BY_HOP, named_in
 
 Headers = list[tuple[bytes, bytes]]
 """Names in lower case."""
 
-_HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer trailers "
-    b"transfer-encoding upgrade".split()
-)
 # Whoever the client says it is, and wherever it thinks it is: the provider hears of the gateway alone. A key of a
 # request is for the gateway (see `replays`): at the provider, two rollouts that choose the same would share a reply.
 _CLIENTS_OWN = frozenset(
@@ -28,7 +25,7 @@ def onward(headers: Headers, own: dict[str, str], *, plain: bool, rewritten: boo
 
     `plain` asks for a reply that is not compressed; `rewritten` says that the body is no longer compressed.
     """
-    left_out = _HOP_BY_HOP | _CLIENTS_OWN | _named(headers) | ({b"content-encoding"} if rewritten else set())
+    left_out = HOP_BY_HOP | _CLIENTS_OWN | named_in(headers) | ({b"content-encoding"} if rewritten else set())
     kept = [(name, value) for name, value in headers if name not in left_out]
     accepted = b"identity" if plain else _readable(value_of(headers, b"accept-encoding"))
     kept.append((b"accept-encoding", accepted))
@@ -39,7 +36,7 @@ def back(headers: Iterable[tuple[bytes, bytes]], *, rewritten: bool) -> Headers:
     """A provider's headers as they come back; a rewritten body has another length and no compression."""
     given = [(name.lower(), value) for name, value in headers]
     changed = {b"content-length", b"content-encoding"} if rewritten else set()
-    left_out = _HOP_BY_HOP | _PROVIDERS_OWN | _named(given) | changed
+    left_out = HOP_BY_HOP | _PROVIDERS_OWN | named_in(given) | changed
     return [(name, value) for name, value in given if name not in left_out]
 
 
@@ -52,10 +49,6 @@ def without_keys(headers: Headers, keys: Iterable[str]) -> Headers:
 def value_of(headers: Headers, name: bytes) -> str:
     """The value of a header, all of them when it is there more than once, "" when it is not."""
     return ", ".join([value.decode("latin-1") for key, value in headers if key == name])
-
-
-def _named(headers: Headers) -> set[bytes]:
-    return {word.strip().lower() for name, value in headers if name == b"connection" for word in value.split(b",")}
 
 
 def _readable(accepted: str) -> bytes:

@@ -34,7 +34,7 @@ class Guard:
         """Raise LeakError when a key is in what has come so far."""
         seen = self._tail + data
         if any(key in seen for key in self._keys):
-            raise LeakError("it holds the key it was sent")
+            raise LeakError("sent back the key it was given")
         self._tail = seen[-self._overlap :] if self._overlap else b""
 
 

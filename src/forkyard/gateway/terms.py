@@ -75,7 +75,10 @@ class StopError(Exception):
 
 
 class UpstreamError(Exception):
-    """The provider could not be asked or broke off: 504 for too late, 503 for unreachable, 502 for unreadable."""
+    """The provider could not be asked or broke off: 504 for too late, 503 for unreachable, 502 for unreadable.
+
+    400 is for a reply that holds a key, which asking again will not mend.
+    """
 
     def __init__(self, status: int, message: str, cause: Exception) -> None:
         super().__init__(message)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from forkyard.errors import StoppedError
+from forkyard.errors import KeyReturnedError, StoppedError
 from forkyard.gateway.dialects import CHAT
 from forkyard.gateway.exchange import Incoming, Outgoing, whole
+from forkyard.gateway.observer import LeakError
 from forkyard.gateway.pool import FAILURES
 from forkyard.gateway.relay import relay
 from forkyard.gateway.terms import RefusedError, UpstreamError
@@ -34,6 +35,8 @@ class RouteTransport(httpx2.AsyncBaseTransport):
                 raise StoppedError(str(err), err.condition) from None
             return httpx2.Response(err.status, content=CHAT.error(err.status, str(err), err.code))
         except UpstreamError as err:
+            if isinstance(err.cause, LeakError):
+                raise KeyReturnedError(str(err)) from None
             raise _twin(err) from None
         return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
 

@@ -17,7 +17,7 @@ from forkyard.gateway.dialects import NAMES, Dialect
 from forkyard.gateway.headers import Headers
 from forkyard.model import Place
 from forkyard.model.place import API_KEY, BASE_URL, check_place, is_loopback
-from forkyard.secrets import Secrets
+from forkyard.secrets import SHORTEST_SECRET, Secrets, is_secret
 
 ANTHROPIC_URL, ANTHROPIC_KEY = "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"
 ANTHROPIC = "https://api.anthropic.com"
@@ -68,8 +68,8 @@ class Upstreams:
 
     @property
     def keys(self) -> list[str]:
-        """Every key in it."""
-        return [entry.key for entry in self.entries if entry.key]
+        """Every key in it that no reply may hold: a short word is a placeholder, which replies may well hold."""
+        return [entry.key for entry in self.entries if entry.key and is_secret(entry.key)]
 
     def find(self, model: str, dialect: str) -> Upstream:
         """Who is asked for a model in a dialect. Raises LookupError with a sentence that says what to do."""
@@ -98,7 +98,8 @@ class Upstreams:
             return [str(err)]
         if entry.key is None and not is_loopback(entry.place.url):
             return [
-                f"model {model!r} needs a key: set {entry.place.key_from} (any word will do if the endpoint takes none)"
+                f"model {model!r} needs a key: set {entry.place.key_from} (if the endpoint takes none, a word of fewer "
+                f"than {SHORTEST_SECRET} letters will do, as EMPTY: longer ones are taken for secrets)"
             ]
         return []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forkyard.errors import ConfigError, EngineLost, SandboxError, TaskError, boundary
 from forkyard.grade.artifacts import Collected, absolute, collect
-from forkyard.sandbox import Sandbox
+from forkyard.sandbox import HasServices, Sandbox
 from forkyard.task import Task, invoke
 from forkyard.trace import Trace
 from forkyard.values import printable
@@ -39,12 +39,10 @@ async def collect_from_services(task: Task, trace: Trace, sandbox: Sandbox, *, s
 
 
 async def _service(trace: Trace, sandbox: Sandbox, name: str) -> Sandbox | None:
-    from forkyard.sandbox.docker import ServiceSandbox  # few tasks are of several containers
-
     try:
-        if not isinstance(sandbox, ServiceSandbox):
+        if not isinstance(sandbox, HasServices):
             raise SandboxError("the agent's sandbox has no services beside it")
-        return await sandbox.project.service(name)
+        return await sandbox.service(name)
     except EngineLost:
         raise
     except (SandboxError, ConfigError) as err:

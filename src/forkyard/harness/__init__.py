@@ -9,12 +9,13 @@ from forkyard.harness.mini_swe_agent import MiniSweAgentHarness
 from forkyard.harness.nop import NopHarness
 from forkyard.harness.null import NullHarness
 from forkyard.harness.oracle import OracleHarness
-from forkyard.harness.registry import HARNESSES, harness_class, make_harness
+from forkyard.harness.registry import DEFAULT_HARNESS, HARNESSES, harness_class, make_harness, tool_callers
 from forkyard.harness.scripted import ScriptedHarness
 from forkyard.harness.toolbox import Server, Toolbox
 from forkyard.harness.turns import ask, open_conversation
 
 __all__ = [
+    "DEFAULT_HARNESS",
     "HARNESSES",
     "BashHarness",
     "ClaudeCodeHarness",
@@ -33,4 +34,5 @@ __all__ = [
     "harness_class",
     "make_harness",
     "open_conversation",
+    "tool_callers",
 ]

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import httpx2
-
 from forkyard.errors import HarnessError
+from forkyard.fetching import fetch
 from forkyard.harness.packages import on_its_way, packages_directory, settle, used
 from forkyard.sandbox import Sandbox
 from forkyard.values import MIB, one_line
@@ -26,7 +25,6 @@ PUBLIC_REGISTRY = "https://registry.npmjs.org"
 MOST_PACKED = 512 * MIB
 MOST_UNPACKED = 1024 * MIB
 _MOST_METADATA = 4 * MIB
-_SECONDS = 60.0  # without a byte
 _SETTING = re.compile(r"\s*([^=;#\s][^=]*?)\s*=\s*(.*?)\s*")
 _MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 
@@ -77,10 +75,7 @@ class _Fetching:
         """The SHA-512 the registry says the archive has, and where it is."""
         url = f"{self._registry}/{quote(name, safe='@')}/{quote(version)}"
         found = bytearray()
-        async for piece in self._get(url):
-            found += piece
-            if len(found) > _MOST_METADATA:
-                raise self._failed("what it says of it is longer than can be read")
+        await fetch(url, found.extend, _MOST_METADATA, self._failed)
         try:
             dist: Any = json.loads(found)["dist"]
             return _sha512(str(dist["integrity"])), str(dist["tarball"])
@@ -89,31 +84,20 @@ class _Fetching:
 
     async def save(self, url: str, path: Path, wanted: str) -> None:
         """Fetch an archive into a file and hold its digest against what was said."""
-        digest, size = hashlib.sha512(), 0
+        digest = hashlib.sha512()
         with path.open("wb") as file:
-            async for piece in self._get(url):
+
+            def write(piece: bytes) -> None:
                 digest.update(piece)
-                size += file.write(piece)
-                if size > MOST_PACKED:
-                    raise self._failed(f"it is larger than {MOST_PACKED} bytes")
+                file.write(piece)
+
+            await fetch(url, write, MOST_PACKED, self._failed)
         if digest.hexdigest() != wanted:
             raise self._failed("it has other bytes than those its integrity says: refused")
 
-    async def _get(self, url: str) -> Any:
-        try:
-            async with (
-                httpx2.AsyncClient(timeout=_SECONDS, follow_redirects=True) as client,
-                client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response,
-            ):
-                if response.status_code != 200:
-                    raise self._failed(f"the server says {response.status_code}")
-                async for piece in response.aiter_raw():
-                    yield piece
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise self._failed(type(error).__name__) from error
-
-    def _failed(self, why: str) -> HarnessError:
-        return HarnessError(f"{one_line(self._what)} cannot be had of {self._at}: {why}")
+    def _failed(self, why: str | Exception) -> HarnessError:
+        said = why if isinstance(why, str) else type(why).__name__
+        return HarnessError(f"{one_line(self._what)} cannot be had of {self._at}: {said}")
 
 
 def _sha512(integrity: str) -> str:

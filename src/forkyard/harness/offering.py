@@ -28,6 +28,8 @@ def toolsets_of(task: Task[Any, Any, Any]) -> tuple[Sequence[AnyToolset], Sequen
 
 def tool_problems(task: Task[Any, Any, Any], harness: str, how: CallsTools | None) -> list[str]:
     """Why the harness of that name cannot offer a task's tools, one sentence each."""
+    from forkyard.harness.registry import tool_callers  # which knows them all, and each of them stands on this
+
     where = type(task).__name__
     try:
         own, shared = toolsets_of(task)
@@ -39,12 +41,12 @@ def tool_problems(task: Task[Any, Any, Any], harness: str, how: CallsTools | Non
         return []
     offered = f"the tools that the task offers ({', '.join(dict.fromkeys(named))})"
     if how is None:
-        return [f"the harness {harness} cannot call {offered}: play it with bash, null, codex or claude-code"]
+        return [f"the harness {harness} cannot call {offered}: play it with {tool_callers()}"]
     problems = []
     if how == "here" and task.tool_servers:
         problems.append(
             f"the harness {harness} works outside the sandbox, and the servers {', '.join(task.tool_servers)} are "
-            "reached inside only: play it with codex or claude-code"
+            f"reached inside only: play it with {tool_callers('mcp')}"
         )
     if find_spec("mcp") is None and (how == "mcp" or any(toolset.config.url for toolset in toolsets)):
         problems.append(f"{offered} go by MCP, and its package is not installed: pip install 'forkyard[mcp]'")

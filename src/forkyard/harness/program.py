@@ -40,6 +40,7 @@ class Program:
     argv: Sequence[str]
     stdin: str
     env: Mapping[str, str] = field(default_factory=dict)
+    grace: float = GRACE
 
 
 def endpoint_of(name: str, ctx: ModelContext) -> Endpoint:
@@ -117,7 +118,7 @@ async def _until_done(
     )
     waited = 0.0
     try:
-        while waited < GRACE:
+        while waited < program.grace:
             done, _ = await asyncio.wait([running], timeout=_LOOK)
             if done:
                 return running.result()

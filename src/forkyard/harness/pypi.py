@@ -18,9 +18,10 @@ from pathlib import Path
 from forkyard.errors import HarnessError
 from forkyard.harness.equipment import checked
 from forkyard.harness.packages import on_its_way, packages_directory, settle, used
+from forkyard.programs import run
 from forkyard.sandbox import Sandbox
 from forkyard.sandbox.archive import pack
-from forkyard.values import printable, tail
+from forkyard.values import printable
 
 OLDEST = (3, 10)
 _SHOWN = 2000
@@ -139,20 +140,12 @@ async def _pip(python: Python, directory: Path, words: Sequence[str]) -> None:
     for name in python.platforms:
         fitting += ["--platform", name]
     argv = [*_pip_command(), "download", "--quiet", "--no-input", "--dest", str(directory), *fitting, *words]
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-    )
     try:
-        async with asyncio.timeout(_SECONDS):
-            _, errors = await process.communicate()
+        code, _, complaints = await run(argv, seconds=_SECONDS, keep=_SHOWN)
     except TimeoutError:
         raise HarnessError(f"pip took longer than {_SECONDS:g} s to fetch {words[-1]}") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        said = printable(tail(errors.decode("utf-8", "replace"), _SHOWN)).strip()
+    if code != 0:
+        said = printable(complaints.decode("utf-8", "replace")).strip()
         raise HarnessError(f"pip cannot fetch {words[-1]} for {python.tag} on {python.platforms[0]}: {said}")
 
 

@@ -17,6 +17,7 @@ from forkyard.image.oci import (
     prune,
     pull,
     push,
+    ways_in,
 )
 from forkyard.image.options import BuildOptions
 from forkyard.image.plan import BUILD_PREFIX, CACHE_PREFIX
@@ -47,4 +48,5 @@ __all__ = [
     "push",
     "read_dockerfile",
     "tag",
+    "ways_in",
 ]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
-import signal
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import ConfigError
 from forkyard.image.importer import ImportedImage, import_archive
+from forkyard.programs import run
 from forkyard.sandbox import ImageConfig, ImageProvider
 from forkyard.values import one_line, printable, tail
 
@@ -23,7 +21,8 @@ _NUMBERS = {"11": "bullseye", "12": "bookworm", "13": "trixie"}
 _DOCUMENTS = ("usr/share/doc/*", "usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/lintian/*")
 _CACHES = ("var/cache/apt/archives/*.deb", "var/cache/apt/*.bin")
 _SHOWN = 2000
-_PATIENCE = 10.0
+_SECONDS = 3600.0
+_PATIENCE = 10.0  # for mmdebstrap to remove what it has unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +72,12 @@ def _commands(release: _Release, root: Path, archive: Path) -> list[list[str]]:
 
 
 async def _run(command: Sequence[str]) -> None:
-    """Run a program to its end, its whole session ended with us. ConfigError with the end of its output."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
+    """Run a program to its end. ConfigError with the end of its output."""
+    program = next(word for word in command if word not in ("unshare", "--mount"))
     try:
-        output, _ = await process.communicate()
-    except asyncio.CancelledError:
-        await asyncio.shield(_end(process))
-        raise
-    if process.returncode != 0:
-        program = next(word for word in command if word not in ("unshare", "--mount"))
-        shown = printable(tail(output.decode("utf-8", "replace"), _SHOWN))
-        raise ConfigError(f"{program} failed (exit code {process.returncode}); the end of its output:\n{shown}")
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await process.wait()
+        code, out, complaints = await run(command, seconds=_SECONDS, keep=_SHOWN, patience=_PATIENCE)
+    except TimeoutError:
+        raise ConfigError(f"{program} took longer than {_SECONDS:g} s") from None
+    if code != 0:
+        shown = printable(tail((out + complaints).decode("utf-8", "replace"), _SHOWN))
+        raise ConfigError(f"{program} failed (exit code {code}); the end of its output:\n{shown}")

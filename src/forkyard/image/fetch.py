@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
-
-import httpx2
+from typing import Self
 
 from forkyard.errors import SandboxError
+from forkyard.fetching import fetch
 from forkyard.values import MIB
 
 _LARGEST = 1024 * MIB
-_SECONDS = 60.0  # without a byte
 
 
 class Downloads:
@@ -45,23 +42,15 @@ class Downloads:
 
 
 async def _download(url: str, path: Path) -> str:
-    try:
-        async with (
-            httpx2.AsyncClient(timeout=_SECONDS, follow_redirects=True) as client,
-            client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response,
-        ):
-            if response.status_code != 200:
-                raise SandboxError(f"{url} cannot be fetched: the server says {response.status_code}")
-            with path.open("wb") as file:
-                return await _written(file, response.aiter_raw(), url)
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise SandboxError(f"{url} cannot be fetched: {str(error) or type(error).__name__}") from error
+    def failed(why: str | Exception) -> SandboxError:
+        return SandboxError(f"{url} cannot be fetched: {str(why) or type(why).__name__}")
 
-
-async def _written(file: IO[bytes], pieces: AsyncIterator[bytes], url: str) -> str:
     digest = hashlib.sha256()
-    async for piece in pieces:
-        digest.update(piece)
-        if file.write(piece) and file.tell() > _LARGEST:
-            raise SandboxError(f"{url} cannot be fetched: it is larger than {_LARGEST} bytes")
+    with path.open("wb") as file:
+
+        def write(piece: bytes) -> None:
+            digest.update(piece)
+            file.write(piece)
+
+        await fetch(url, write, _LARGEST, failed)
     return digest.hexdigest()

@@ -6,6 +6,7 @@ import re
 import tarfile
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 
 from forkyard.errors import ConfigError
@@ -69,6 +70,13 @@ async def _import_root(store: ImageProvider, archive: Path, name: str, config: I
     return ImportedImage(image.name, image.config, image.created, reader.notes())
 
 
+def _open(archive: Path) -> BufferedReader:
+    try:
+        return archive.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{archive} cannot be read: {error.strerror}") from None
+
+
 @dataclass(slots=True)
 class _Reader:
     """Reads an archive once from its beginning to its end, and counts what is left out."""
@@ -86,7 +94,7 @@ class _Reader:
     def members(self) -> Generator[Member, None, None]:
         """Every member, directories last: their modes are those of the end, whatever is put into them."""
         with (
-            self.path.open("rb") as file,
+            _open(self.path) as file,
             unpacked(file) as stream,
             tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as tar,
         ):

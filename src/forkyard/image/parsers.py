@@ -33,12 +33,11 @@ from forkyard.image.problem import Problem
 from forkyard.image.statement import Statement, cut, take_apart
 from forkyard.image.words import Word, parse_text, split_words
 from forkyard.sandbox import Healthcheck
-from forkyard.values import nearest
+from forkyard.values import duration, nearest
 
 SCRIPT = "/dev/shm/heredoc"  # where a RUN heredoc that names its interpreter lies; no part of the image's disk
 _ARG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_UNITS = ("ns", "us", "µs", "ms", "s", "m", "h")  # those of Go, in which dockerd reads them
 
 
 def parse_instruction(line: Line, escape: str) -> Instruction:
@@ -220,10 +219,9 @@ def _healthcheck(statement: Statement) -> Watch:
 
 def _time(statement: Statement, name: str) -> float:
     text = statement.flag(name)
-    found = _TIME.findall(text)
-    if "".join(number + unit for number, unit in found) != text:
+    if (seconds := duration(text, _UNITS) if text else 0.0) is None:
         raise Problem(f"HEALTHCHECK --{name}={text[:40]} is no time: write it as 30s or 1m30s")
-    return sum(float(number) * _SECONDS[unit] for number, unit in found)
+    return seconds
 
 
 def _onbuild(statement: Statement) -> Onbuild:

@@ -1,6 +1,6 @@
 """Models: what answers a conversation."""
 
-from forkyard.model.chat import ChatModel, model_from
+from forkyard.model.chat import ChatModel
 from forkyard.model.failures import ToolsRefusedError
 from forkyard.model.place import Place
 from forkyard.model.protocol import Endpoint, Model, Reply, Sampling, ToolSpec
@@ -18,6 +18,5 @@ __all__ = [
     "ToolSpec",
     "ToolsRefusedError",
     "load_scripts",
-    "model_from",
     "script_for",
 ]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import httpx2
 
-from forkyard.errors import ConfigError, ContentFilterError, ModelError
+from forkyard.errors import ContentFilterError, ModelError
 from forkyard.model.completion import Completion, ReportedError, read_completion
-from forkyard.model.failures import malformed, refusal, reported
-from forkyard.model.place import BASE_URL, Place, check_place, is_loopback
+from forkyard.model.failures import by_proxy, malformed, refusal, reported
+from forkyard.model.place import Place, check_place
 from forkyard.model.protocol import PLAIN, OnFailure, Reply, Sampling, ToolSpec
 from forkyard.model.retry import Failure, Hope, Patience
 from forkyard.secrets import Secrets, redact
@@ -112,6 +111,8 @@ class ChatModel:
             return self._unreached(err, 504, f"{self._place} did not answer within {self._timeout:.0f} s")
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as err:
             return Failure(ModelError(self._told(f"{self._place} broke off its reply", err), 502), Hope.MALFORMED)
+        except httpx2.ProxyError as err:
+            return by_proxy(self._place, str(err))
         except httpx2.TransportError as err:
             return self._unreached(err, 503, self._told(f"{self._place} cannot be reached", err))
         self._reached = True
@@ -142,27 +143,6 @@ class ChatModel:
 
     def _told(self, said: str, err: Exception) -> str:
         return f"{said}: {redact(str(err), self.secrets) or type(err).__name__}"
-
-
-def model_from(name: str, base_url: str | None = None, api_key: str | None = None) -> ChatModel:
-    """The model `name` at an endpoint given here or by OPENAI_BASE_URL and OPENAI_API_KEY.
-
-    A server on this machine needs no key. Raises ConfigError naming what is missing.
-    """
-    url = (base_url or os.environ.get("OPENAI_BASE_URL") or "").strip()
-    key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip() or None
-    problems = []
-    if not url:
-        problems.append(
-            f"model {name!r} needs an endpoint: set OPENAI_BASE_URL to the part of its URL before /chat/completions, "
-            "for example http://127.0.0.1:8000/v1"
-        )
-    if key is None and not is_loopback(url):
-        problems.append(f"model {name!r} needs a key: set OPENAI_API_KEY (any word will do if the endpoint takes none)")
-    if problems:
-        raise ConfigError(*problems)
-    given = url if url == (os.environ.get(BASE_URL) or "").strip() else Place(url, "--base-url")
-    return ChatModel(name, given, key)
 
 
 def _body(name: str, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Mapping[str, Any]:

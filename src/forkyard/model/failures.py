@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from forkyard.errors import (
     AuthenticationError,
@@ -13,6 +15,7 @@ from forkyard.errors import (
     ContextLengthError,
     ModelError,
     ModelNotFoundError,
+    ProxyRefusedError,
 )
 from forkyard.model.place import Place
 from forkyard.model.retry import Failure, Hope, asked_pause
@@ -72,6 +75,7 @@ _NO_TOOLS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_REFUSED = re.compile(r"4(?!08|29)\d\d\b")  # statuses of a proxy that will be the same the next time
 _SPENT = re.compile(r"insufficient_quota|billing_hard_limit|exceeded your current quota", re.IGNORECASE)
 
 
@@ -106,6 +110,24 @@ def reported(error: Any, place: Place, with_tools: bool) -> Failure:
 def malformed(place: Place, what: str) -> Failure:
     """A reply with status 200 that is no reply."""
     return Failure(ModelError(f"{place} answered 200, but {_shown(what)}", 502), Hope.MALFORMED)
+
+
+def by_proxy(place: Place, said: str) -> Failure:
+    """The failure of a proxy on the way; what it refuses, it refuses every time. `said` is its status and reason."""
+    variable, proxy = _proxy_of(place.url)
+    text = f"{place} cannot be reached: the proxy {proxy} that {variable} names answered {_shown(said) or 'nothing'}"
+    if not _REFUSED.match(said):
+        return Failure(ModelError(text, 503), Hope.BUSY)
+    host = urlsplit(place.url).hostname
+    return Failure(ProxyRefusedError(f"{text}. Unset {variable}, or name {host} in NO_PROXY.", 403))
+
+
+def _proxy_of(url: str) -> tuple[str, str]:
+    """The variable that names the proxy for a URL, and the proxy without what lets in to it."""
+    scheme = urlsplit(url).scheme
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    variable = next((name for name in names if os.environ.get(name)), names[1])
+    return variable, os.environ.get(variable, "").rpartition("@")[2].rpartition("//")[2].rstrip("/")
 
 
 def _final(status: int, codes: list[str], text: str, said: str, place: Place, with_tools: bool) -> ModelError | None:

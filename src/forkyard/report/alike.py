@@ -21,10 +21,10 @@ class Alike:
     outcomes: list[Outcome] = field(default_factory=list)
 
 
-def alike(outcomes: Iterable[Outcome], settings: Mapping[str, str]) -> list[Alike]:
+def alike(outcomes: Iterable[Outcome], settings: Mapping[str, str], *, by_run: bool = False) -> list[Alike]:
     """The outcomes in sets, by harness, model, env and agent. A run stays whole: it joins the first set it fits into.
 
-    `settings` says of a run under what conditions its agent worked.
+    `settings` says of a run under what conditions its agent worked. With `by_run` no two runs are in one set.
     """
     runs: dict[tuple[str, str, str, str, str], list[Alike]] = {}
     for item in outcomes:
@@ -32,10 +32,10 @@ def alike(outcomes: Iterable[Outcome], settings: Mapping[str, str]) -> list[Alik
         key = (item.env, item.agent, item.harness or "", item.model or "", item.run)
         parts = runs.setdefault(key, [])
         _join(parts, Alike(setting, {item.task: (item.digest, item.mode)}, [item]))
-    found: dict[tuple[str, str, str, str], list[Alike]] = {}
-    for (*who, _), parts in runs.items():
+    found: dict[tuple[str, ...], list[Alike]] = {}
+    for (*who, run), parts in runs.items():
         for part in parts:
-            _join(found.setdefault((who[0], who[1], who[2], who[3]), []), part)
+            _join(found.setdefault((*who, run) if by_run else tuple(who), []), part)
     return [one for key in sorted(found) for one in found[key]]
 
 
@@ -57,6 +57,8 @@ def differences(sets: Sequence[Alike]) -> str | None:
     said.append(f"the content of {first_names(sorted(changed))} (task_digest)" if changed else "")
     regraded = {task: modes for task, seen in versions.items() if len(modes := {mode for _, mode in seen if mode}) > 1}
     said.append(_several("grading mode", {mode for modes in regraded.values() for mode in modes if mode}))
+    if not any(said):
+        said.append(_several("run", {item.run for item in of}))
     return f"{len(sets)} tables, kept apart and never averaged: they differ in {'; in '.join(filter(None, said))}"
 
 

@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from forkyard.trace import Status
+from forkyard.trace import SINGLE_AGENT, Status
 from forkyard.trace.costs import total_cost
 from forkyard.values import number, strict_json, tail
 
@@ -58,7 +58,7 @@ def outcome(record: dict[str, Any]) -> Outcome:
     verifier = record.get("verifier")
     return Outcome(
         run=_name(record.get("run")) or "",
-        env=_name(record.get("env")) or "single-agent",
+        env=_name(record.get("env")) or SINGLE_AGENT,
         agent=_name(record.get("agent")) or "agent",
         harness=_name(record.get("harness")),
         model=_name(record.get("model")),

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forkyard.trace import SINGLE_AGENT, unit_of
 from forkyard.trace.store import PLAN_FILE, TRACES_FILE, Record, slot_of
 from forkyard.values import counted
 
 SETTINGS = ("base", "action")  # rollouts that were graded again are not new samples
 IGNORED = ("max_concurrent_agents", "retries")  # they change how long it takes, not how well it is done
+TOKENS = "return_token_ids"
 SAID_APART = ("model", "verifier")  # of an agent; every line has them
 
 
@@ -37,6 +39,9 @@ class PlannedRun:
     unit: str = "rollout"
     flaw: str | None = None
     seen: set[tuple[str, int]] = field(default_factory=set)
+    tokens_asked: bool = False
+    tokens_told: bool = False
+    replies: int = 0
 
     @property
     def planned(self) -> int:
@@ -50,6 +55,9 @@ class PlannedRun:
 
     def add(self, record: Record) -> None:
         """Count a line of the run."""
+        if self.tokens_asked and not self.tokens_told and record.get("trainable") is not False:
+            self.replies += bool(record.get("steps"))
+            self.tokens_told = _tells_tokens(record)
         slot = slot_of(record)
         if slot is None or (self.chosen and slot not in self.chosen):
             return
@@ -65,6 +73,11 @@ class PlannedRun:
             yield (
                 f"run {self.name} is unfinished: planned {counted(self.planned, self.unit)}, have {self.recorded}; its "
                 f"numbers are interim (unless it is at work: forkyard resume {shlex.quote(str(self.directory))})"
+            )
+        if self.tokens_asked and self.replies and not self.tokens_told:
+            yield (
+                f"run {self.name} asked for token ids (sampling.{TOKENS}), and no reply of it has any: its provider "
+                "does not tell them, so its lines cannot train a model token by token"
             )
 
 
@@ -94,14 +107,28 @@ def _read(directory: Path) -> PlannedRun | None:
     name, tasks, samples = _field(plan, "run", str), _field(plan, "tasks", dict), _field(plan, "samples", int)
     if not name or tasks is None or samples is None:
         return PlannedRun(directory.name, directory.name, directory, flaw="is no plan of a run")
-    unit = "rollout" if plan.get("env", "single-agent") == "single-agent" else "episode"
     return PlannedRun(
         *(name, name, directory, str(plan.get("created")), _setting(plan)),
         tasks=frozenset(tasks),
         samples=samples,
         chosen=frozenset(_chosen(plan)),
-        unit=unit,
+        unit=unit_of(plan.get("env", SINGLE_AGENT)),
+        tokens_asked=_asks_for_tokens(plan),
     )
+
+
+def _asks_for_tokens(plan: dict[str, Any]) -> bool:
+    """Whether what agents inherit, or what one of the env's is told, asks for token ids."""
+    seats = [plan.get("agent"), *(_field(plan, "env_config", dict) or {}).values()]
+    for sampling in (_field(seat, "sampling", dict) or {} for seat in seats):
+        if sampling.get(TOKENS) or (_field(sampling, "extra_body", dict) or {}).get(TOKENS):
+            return True
+    return False
+
+
+def _tells_tokens(record: Record) -> bool:
+    rows = [row for name in ("branches", "calls") if isinstance(found := record.get(name), list) for row in found]
+    return any(isinstance(row, dict) and row.get("token_ids") for row in rows)
 
 
 def _chosen(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:

@@ -126,6 +126,49 @@ def t_interval(values: Sequence[float]) -> Interval | None:
     return Interval(centre - half, centre + half, "t over tasks")
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference of two means over the same tasks, `b - a`, and what pairing the tasks says of it.
+
+    Without an interval, and so without `p`, when there are fewer than two tasks or the difference is the same in all.
+    """
+
+    tasks: int
+    a: float
+    b: float
+    error: float | None
+    interval: Interval | None
+    p: float | None
+
+    @property
+    def value(self) -> float:
+        """The difference."""
+        return self.b - self.a
+
+    @property
+    def detectable(self) -> float | None:
+        """The difference that as many tasks of this kind show four times in five."""
+        return None if self.error is None else (_Z + NormalDist().inv_cdf(0.8)) * self.error
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
+    """The difference of two means, each value of `a` paired with the one of `b` of the same task; None of nothing.
+
+    The standard error is that of the differences of tasks, which is one clustered by task; p is of Student's test.
+    """
+    if not a:
+        return None
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    centre = math.fsum(differences) / len(differences)
+    interval = t_interval(differences)
+    means = math.fsum(a) / len(a), math.fsum(b) / len(b)
+    if interval is None:
+        return Difference(len(a), *means, None, None, None)
+    error = _standard_error(differences)
+    p = min(1.0, 2 * (1 - t_cdf(abs(centre) / error, len(a) - 1)))
+    return Difference(len(a), *means, error, Interval(interval.low, interval.high, "paired t"), p)
+
+
 def bootstrap_interval(values: Sequence[float]) -> Interval | None:
     """The interval of a mean over tasks by redrawing tasks (2,000 draws, fixed seed); None as for `t_interval`."""
     if len(values) < 2 or min(values) == max(values):

@@ -47,6 +47,8 @@ class Row:
     best_of_2: float | None
     mean_reward: float | None
     errors: int
+    digest: str | None = None  # of the task's content
+    mode: str | None = None  # where it was graded
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Group:
     """The rollouts of one agent of one env, by one harness with one model, that are alike (see `alike`).
 
     `setting` is what their runs set apart from harness and model, `modes` where they were graded. `strict` is the
-    overall row when every rollout without a reward counts as a failure; None when that is no other. `rewarded` is
+    overall row when every rollout without a reward counts as a failure, None when that is no other, and `failed` are
+    the rows under it. `rewarded` is
     false for an agent that rewards are not for, a judge or a simulated user beside the one that earns them.
     `pass_at_k` counts every rollout (see `passk`); it is empty while a run is unfinished.
     `cost_usd` is what its rollouts cost, `judges_usd` the part of that which went to models that graded them.
@@ -80,6 +83,7 @@ class Group:
     notes: tuple[str, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
     rewards: Mapping[str, float] = field(default_factory=dict)
+    failed: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,10 @@ COLUMNS: dict[str, Callable[[Row], Any]] = {
 NEEDED = {"pass@1": "a scored rollout", "pass@2": "2 scored rollouts", "mean_reward": "a reward"}
 
 
-def report(paths: Sequence[Path]) -> Report:
+def report(paths: Sequence[Path], *, by_run: bool = False) -> Report:
     """Report on runs, given as directories or files of lines; samples of several runs add up where they are alike.
+
+    With `by_run` they do not: each run has tables of its own.
 
     Raises ConfigError for a path that is no run and for a line that is no record.
     """
@@ -115,7 +121,7 @@ def report(paths: Sequence[Path]) -> Report:
     meter = Meter()
     outcomes, replaced = latest(_records(files, planned, meter), outcome)
     earning = {(item.run, item.env) for item in outcomes if item.rewarded}
-    sets = alike(outcomes, {run.name: run.setting for run in planned.values()})
+    sets = alike(outcomes, {run.name: run.setting for run in planned.values()}, by_run=by_run)
     notes = [*_file_notes(files, replaced, bool(outcomes)), *(note for run in planned.values() for note in run.notes)]
     if apart := differences(sets):
         notes.append(apart)
@@ -169,6 +175,7 @@ def summarize(outcomes: Sequence[Outcome], setting: str = "", rewarded: bool = T
         notes=(),
         metrics=_means(item.metrics for item in outcomes if item.scored),
         rewards=_means(item.rewards for item in outcomes if item.scored),
+        failed=failed,
     )
     return replace(group, notes=tuple(_group_notes(group, outcomes)) if rewarded else ())
 
@@ -196,6 +203,8 @@ def _row(task: str, outcomes: Sequence[Outcome]) -> Row:
         best_of_2=best_of_k(rewards, 2),
         mean_reward=mean(rewards),
         errors=sum(not item.scored or item.env_failed for item in outcomes),
+        digest=next((item.digest for item in outcomes if item.digest), None),
+        mode=next((item.mode for item in outcomes if item.mode), None),
     )
 
 
@@ -238,6 +247,9 @@ def _intervals(rows: Sequence[Row], outcomes: Sequence[Outcome]) -> dict[str, In
 
 
 def _group_notes(group: Group, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    if len(group.runs) > 1:
+        runs = f"{counted(len(group.runs), 'run')}, {first_names(group.runs)}"
+        yield f"samples of {runs} are added up: --by-run keeps them apart, forkyard compare tells the difference of two"
     unscored = {status: count for status, count in group.statuses.items() if status != Status.SCORED}
     if unscored:
         kinds = ", ".join(f"{status} {count}" for status, count in unscored.items())

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from forkyard.report.outcome import Totals
 from forkyard.report.summary import COLUMNS, NEEDED, Group, Report, Row, columns_of
+from forkyard.trace import SINGLE_AGENT
 from forkyard.values import counted, decimal, first_names, one_line, strict_json
 
 REPORT_SCHEMA = 1
@@ -72,22 +73,23 @@ def _titles(groups: Sequence[Group]) -> list[str | None]:
     if len(groups) < 2:
         return [None for _ in groups]
     several = len({(group.env, group.agent) for group in groups}) > 1
-    short = [(f"agent {_name(group.agent)}, " if several else "") + _who(group) for group in groups]
+    short = [(f"agent {name_shown(group.agent)}, " if several else "") + who_of(group) for group in groups]
     return [
         title if short.count(title) == 1 else f"{title}, {_particulars(group)}"
         for title, group in zip(short, groups, strict=True)
     ]
 
 
-def _who(group: Group) -> str:
-    return f"harness {_name(group.harness or '-')}, model {_name(group.model or '-')}"
+def who_of(group: Group) -> str:
+    """Who played: harness and model."""
+    return f"harness {name_shown(group.harness or '-')}, model {name_shown(group.model or '-')}"
 
 
 def _particulars(group: Group) -> str:
-    parts = [f"{'run' if len(group.runs) == 1 else 'runs'} {first_names([_name(run) for run in group.runs])}"]
-    parts += [f"graded {_name(', '.join(group.modes))}"] if group.modes else []
-    parts += [f"env {_name(group.env)}"] if group.env != "single-agent" else []
-    parts += [_name(group.setting)] if group.setting else []
+    parts = [f"{'run' if len(group.runs) == 1 else 'runs'} {first_names([name_shown(run) for run in group.runs])}"]
+    parts += [f"graded {name_shown(', '.join(group.modes))}"] if group.modes else []
+    parts += [f"env {name_shown(group.env)}"] if group.env != SINGLE_AGENT else []
+    parts += [name_shown(group.setting)] if group.setting else []
     return ", ".join(parts)
 
 
@@ -97,12 +99,12 @@ def _block(group: Group, title: str | None, interim: bool) -> Iterator[str]:
     if not group.rewarded:
         kinds = ", ".join(f"{status} {count}" for status, count in group.statuses.items())
         yield one_line(f"{counted(group.overall.rollouts, 'rollout')} that rewards are not for: {kinds}")
-        yield from _metrics(group)
+        yield from _by_name(group)
         yield from _cost(group)
         return
     names = columns_of(group.rows)
     yield from aligned([["task", *names], *(_cells(row, names) for row in (*group.rows, group.overall))])
-    yield from _metrics(group)
+    yield from _by_name(group)
     yield from (one_line(note) for note in group.notes)
     if group.strict:
         rates = ", ".join(f"{name} {shown(COLUMNS[name](group.strict))}" for name in NEEDED if name in names)
@@ -116,9 +118,12 @@ def _block(group: Group, title: str | None, interim: bool) -> Iterator[str]:
         yield from _cost(group)
 
 
-def _metrics(group: Group) -> Iterator[str]:
+def _by_name(group: Group) -> Iterator[str]:
+    if len(group.rewards) > 1:
+        means = [f"{name_shown(name)} {shown(value)}" for name, value in group.rewards.items()]
+        yield f"rewards by name, before their weights: {first_names(means)}"
     if group.metrics:
-        yield "metrics: " + first_names([f"{_name(name)} {shown(value)}" for name, value in group.metrics.items()])
+        yield "metrics: " + first_names([f"{name_shown(name)} {shown(value)}" for name, value in group.metrics.items()])
 
 
 def _cost(group: Group) -> Iterator[str]:
@@ -136,10 +141,11 @@ def _money(value: float) -> str:
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
-    return [_name(row.task), *(shown(COLUMNS[name](row)) for name in names)]
+    return [name_shown(row.task), *(shown(COLUMNS[name](row)) for name in names)]
 
 
-def _name(text: str) -> str:
+def name_shown(text: str) -> str:
+    """A name of anybody's, safe to print and of bounded width."""
     text = short = one_line(text)
     half = NAME_WIDTH // 2
     while cell_len(short) > NAME_WIDTH:

@@ -9,9 +9,9 @@ from forkyard.env import Agent, AgentConfig, Seat
 from forkyard.env.agent import Table
 from forkyard.env.config import BudgetConfig, HarnessChoice, inherited
 from forkyard.errors import ConfigError
-from forkyard.harness import harness_class
+from forkyard.harness import DEFAULT_HARNESS, harness_class
+from forkyard.model.place import API_KEY
 from forkyard.run.gateways import budget_of, make_gateway
-from forkyard.run.plan import KEY_VARIABLE
 from forkyard.run.seats import Places, harness_of, model_name, seat_of
 from forkyard.task import Task
 from forkyard.trace import Slot, Trace
@@ -19,7 +19,7 @@ from forkyard.trace import Slot, Trace
 if TYPE_CHECKING:
     from forkyard.gateway import Gateway
 
-DEFAULT = AgentConfig(harness=HarnessChoice(id="bash"))
+DEFAULT = AgentConfig(harness=HarnessChoice(id=DEFAULT_HARNESS))
 """What a configuration leaves open."""
 _NAME = "agent"
 
@@ -70,7 +70,7 @@ def make_agent(config: AgentConfig, *, gateway: Gateway | None = None) -> OwnAge
     harness = harness_of(config)
     if model is not None:
         if gateway is None:
-            gateway = make_gateway(None, None, KEY_VARIABLE, None, BudgetConfig())
+            gateway = make_gateway(None, None, API_KEY, None, BudgetConfig())
             opened.push_async_callback(gateway.close)
         if problems := gateway.problems(model, harness.dialect, budget_of(config.budget)):
             raise ConfigError(*problems)

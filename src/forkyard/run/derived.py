@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from forkyard.env import IsolatedVerifierEnv, SingleAgentEnv
 from forkyard.errors import ConfigError
-from forkyard.run.plan import Plan, check_name, plan_of, read_plan
+from forkyard.run.directory import place_problems
+from forkyard.run.plan import Plan, plan_of, read_plan
 from forkyard.values import counted, first_names
 
 Action = Literal["replay", "regrade"]
-_PLAYED_ALONE = ("single-agent", "isolated-verifier")
+_PLAYED_ALONE = (SingleAgentEnv.id, IsolatedVerifierEnv.id)
 _DONE = {"replay": "replayed", "regrade": "graded again"}
 _NAME_KEPT = 150  # characters of the source's name
 
@@ -20,19 +22,27 @@ _NAME_KEPT = 150  # characters of the source's name
 def derived(action: Action, source: Path, run: str | None, out: Path, **others: Any) -> tuple[Plan, Plan]:
     """The plan of the run in `source`, and of the new one, without its tasks; `others` are fields of that.
 
-    Raises ConfigError for a run that has no such successor, and for fields that are not what they may be.
+    Raises ConfigError for a run that has no such successor, for fields that are not what they may be, and when the new
+    run cannot have its directory.
     """
     before = read_plan(source)
-    if before.env not in _PLAYED_ALONE:
+    if not can_follow(before):
         raise ConfigError(
             f"run {before.run} was played by the env {before.env}, whose agents' traces are scored together: only runs "
             f"of {' and '.join(_PLAYED_ALONE)} can be {_DONE[action]}"
         )
     kept = before.model_dump(exclude={"created", "forkyard"})
     name = run if run is not None else f"{before.run[:_NAME_KEPT]}--{action}--{secrets.token_hex(4)}"
-    check_name(name)
-    fresh = {"run": name, "out": out, "directory": None, "tasks": {}, "source": source.absolute(), "action": action}
-    return before, plan_of(**{**kept, **fresh, **others})
+    fresh = {"run": name, "out": out, "directory": None, "disk": None, "tasks": {}}
+    plan = plan_of(**{**kept, **fresh, "source": source.absolute(), "action": action, **others})
+    if problems := place_problems(plan):
+        raise ConfigError(*problems)
+    return before, plan
+
+
+def can_follow(plan: Plan) -> bool:
+    """Whether a run may be taken for the source of another: one rollout is one episode in it."""
+    return plan.env in _PLAYED_ALONE
 
 
 def changes(plan: Plan, before: Plan) -> Iterator[str]:

@@ -14,14 +14,18 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Container, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from forkyard.errors import ConfigError
-from forkyard.run.plan import Plan, read_plan
+from forkyard.files import NEW
+from forkyard.files import replace as replace_file
+from forkyard.locks import locked
+from forkyard.run.plan import Plan, check_name, is_run, read_plan
 from forkyard.trace.costs import total_cost
 from forkyard.trace.store import (
     PLAN_FILE,
@@ -42,7 +46,8 @@ if TYPE_CHECKING:
 SUPERSEDED_FILE = "superseded.jsonl"
 LOCK_FILE = ".lock"
 _ID = re.compile("[0-9a-f]{32}")
-_NEW = ".new"  # the ending of a file that is being written
+_TRIAL = ".forkyard-"  # how the name of a directory begins that is made to see whether one can be
+_HARMLESS = (LOCK_FILE, PLAN_FILE + NEW)  # what others at the same directory may have made
 
 
 class RunDirectory:
@@ -57,17 +62,23 @@ class RunDirectory:
         self._lock = _locked(path)
 
     @classmethod
-    def create(cls, plan: Plan) -> Self:
-        """The directory of a new run, with its plan saved. Raises ConfigError when it holds anything already."""
+    def create(cls, plan: Plan, *, clean: bool = False) -> Self:
+        """The directory of a new run, with its plan saved; with `clean` a run that has it is removed.
+
+        Raises ConfigError when it holds anything else already.
+        """
         path = plan.place
+        if clean and is_run(path):
+            remove(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as err:
-            raise ConfigError(f"{path} cannot be made: {err.strerror}; choose another place for the run") from None
+            raise ConfigError(_unmade(path, err)) from None
         directory = cls(path)
         try:
-            directory._refuse_others()
-            replace_file(path / PLAN_FILE, [plan.model_dump_json(indent=2).encode() + b"\n"])
+            if taken := _taken(path):
+                raise ConfigError(taken)
+            _save(path / PLAN_FILE, plan)
         except BaseException:
             directory.close()
             raise
@@ -82,17 +93,7 @@ class RunDirectory:
     @property
     def resume_command(self) -> str:
         """What a user types to go on."""
-        return f"forkyard resume {shlex.quote(str(self.path))}"
-
-    def _refuse_others(self) -> None:
-        found = [entry.name for entry in self.path.iterdir() if entry.name not in (LOCK_FILE, PLAN_FILE + _NEW)]
-        if PLAN_FILE in found:
-            raise ConfigError(
-                f"{self.path} holds a run already: go on with it by `{self.resume_command}`, "
-                "or choose another name for the run"
-            )
-        if found:
-            raise ConfigError(f"{self.path} is not empty: choose another name for the run")
+        return _resume_command(self.path)
 
     def close(self) -> None:
         """Let the directory go. Closing twice is fine."""
@@ -161,6 +162,55 @@ class RunDirectory:
                     yield slot_of(record), record.get("episode") or number, line
 
 
+def place_problems(plan: Plan, *, clean: bool = False) -> list[str]:
+    """Why a new run cannot have its directory, if it cannot; nothing is left there. See `RunDirectory.create`."""
+    problems: list[str] = []
+    for name in dict.fromkeys((plan.run, plan.directory or plan.run)):
+        try:
+            check_name(name)
+        except ConfigError as err:
+            problems += err.problems
+    path = plan.place
+    if problems or (clean and is_run(path)):
+        return problems
+    above = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    try:
+        tempfile.TemporaryDirectory(prefix=_TRIAL, dir=above).cleanup()
+        taken = _taken(path) if path == above else None
+    except OSError as err:
+        return [_unmade(path, err)]
+    return [taken] if taken else []
+
+
+def _taken(path: Path) -> str | None:
+    """Why the directory at `path` cannot be a new run's, None when it can."""
+    found = [
+        entry.name for entry in path.iterdir() if entry.name not in _HARMLESS and not entry.name.startswith(_TRIAL)
+    ]
+    if PLAN_FILE in found:
+        return (
+            f"run directory {path} already contains results: go on with them by `{_resume_command(path)}`, or choose "
+            "another name for the run (`forkyard eval` also takes --resume, and --clean to overwrite them)"
+        )
+    return f"{path} is not empty: choose another name for the run" if found else None
+
+
+def _unmade(path: Path, err: OSError) -> str:
+    return f"{path} cannot be made: {err.strerror}; choose another place for the run"
+
+
+def _save(file: Path, plan: Plan) -> None:
+    try:
+        replace_file(file, [plan.model_dump_json(indent=2).encode() + b"\n"])
+    except OSError as err:
+        why = f"{file} cannot be written: {err.strerror}"
+        raise ConfigError(f"{why}; make room there, or choose another place for the run with -o") from None
+
+
+def _resume_command(path: Path) -> str:
+    return f"forkyard resume {shlex.quote(str(path))}"
+
+
 def remove(path: Path) -> None:
     """Remove a run with everything in its directory. Raises ConfigError for what is no run, or one that is played."""
     read_plan(path)
@@ -174,10 +224,11 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 def _locked(path: Path) -> int:
     try:
-        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return locked(path / LOCK_FILE, fcntl.LOCK_EX | fcntl.LOCK_NB, 0o644)
+    except BlockingIOError:
+        raise ConfigError(_played(path)) from None
     except OSError as err:
         raise ConfigError(f"{path} cannot be written: {err.strerror}") from None
-    return held(fd, path, fcntl.LOCK_EX)
 
 
 def held(fd: int, run: Path, how: int) -> int:
@@ -186,20 +237,9 @@ def held(fd: int, run: Path, how: int) -> int:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise ConfigError(f"{run} is being played by another process: wait until it has ended") from None
+        raise ConfigError(_played(run)) from None
     return fd
 
 
-def replace_file(path: Path, lines: Iterable[bytes]) -> None:
-    """Write a file whole or not at all: under another name, onto the disk, then into its place."""
-    new = path.with_name(path.name + _NEW)
-    with new.open("wb") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _played(run: Path) -> str:
+    return f"{run} is being played by another process: wait until it has ended"

@@ -19,6 +19,8 @@ from forkyard.task import State, Task, VerifierMode
 from forkyard.task.data import ARTIFACTS_DIR
 from forkyard.trace.store import Record, TaskSample, was_graded
 
+_JUDGED = "a judge graded it: asking again would cost, and is another opinion"
+
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
@@ -58,14 +60,9 @@ class Eligibility:
         return f"its task cannot be loaded: {self.unloadable}" if self.unloadable else "its task is no longer there"
 
     def _of_its_task(self, record: Record, task: Task) -> str | None:
-        judged = any(call.get("purpose") == "judge" for call in record.get("calls") or ())
-        if judged or task.plugged_judges() or task.models_asked:
-            return "a judge graded it: asking again would cost, and is another opinion"
-        if task.in_stages() is not None:
-            return "its task has several steps, of which only the last one's disk would be there"
-        if type(task).state_type() is not State:
-            return f"its task keeps what it knows in {type(task).state_type().__name__}, which is not on the record"
-        return self._of_what_is_left(record, task)
+        if any(call.get("purpose") == "judge" for call in record.get("calls") or ()):
+            return _JUDGED
+        return _of_any_rollout(task) or self._of_what_is_left(record, task)
 
     def _of_what_is_left(self, record: Record, task: Task) -> str | None:
         mode = self.mode_of(record)
@@ -90,6 +87,26 @@ class Eligibility:
         why = "it was graded in the agent's own sandbox, among the hidden files, and no disk is kept of that: "
         instead = "grade its artifacts with --verifier separate, or play it" if there else "play it"
         return f"{why}{instead} with --verifier forked, which keeps what the agent left"
+
+
+def foreseen(task: Task, mode: VerifierMode) -> str | None:
+    """Why no rollout of a task can be graded again as it was, as far as that is known before it is played."""
+    if why := _of_any_rollout(task):
+        return why
+    if mode != "shared":
+        return None
+    instead = "its artifacts can, by --verifier separate; " if task.data.artifacts else ""
+    return f"it is graded in the agent's own sandbox; {instead}played with --verifier forked it can"
+
+
+def _of_any_rollout(task: Task) -> str | None:
+    if task.plugged_judges() or task.models_asked:
+        return _JUDGED
+    if task.in_stages() is not None:
+        return "its task has several steps, of which only the last one's disk would be there"
+    if type(task).state_type() is not State:
+        return f"its task keeps what it knows in {type(task).state_type().__name__}, which is not on the record"
+    return None
 
 
 def _mode(record: Record) -> Any:

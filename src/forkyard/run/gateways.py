@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from forkyard.env.config import BudgetConfig
 from forkyard.errors import ConfigError
-from forkyard.run.plan import KEY_VARIABLE, URL_VARIABLE, Plan
+from forkyard.model.place import API_KEY, BASE_URL
+from forkyard.run.plan import Plan
 from forkyard.task import Task
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _no_upstream(one: Asking, upstreams: Upstreams) -> list[str]:
     """Why a program that grades has nobody to ask."""
     if any(upstreams.reachable(dialect) for dialect in one.dialects):
         return []
-    address = f" and {URL_VARIABLE}" if one.variable == KEY_VARIABLE else ""
+    address = f" and {BASE_URL}" if one.variable == API_KEY else ""
     return [
         f"{one.who} asks a model by {one.variable}, and no upstream with a key speaks {' or '.join(one.dialects)}: "
         f"set {one.variable}{address}, or give a table of upstreams"
@@ -67,7 +68,7 @@ def _no_upstream(one: Asking, upstreams: Upstreams) -> list[str]:
 
 def base_url_of(given: str | None) -> str | None:
     """The models' endpoint: as somebody said it, else as the environment names it, if it does."""
-    return given or os.environ.get(URL_VARIABLE) or None
+    return given or os.environ.get(BASE_URL) or None
 
 
 def make_gateway(
@@ -80,7 +81,7 @@ def make_gateway(
     # What asks no model does without the gateway and the HTTP client under it.
     from forkyard.gateway import Gateway, default_upstreams, load_prices, load_upstreams
 
-    if api_key_env != KEY_VARIABLE and not os.environ.get(api_key_env):
+    if api_key_env != API_KEY and not os.environ.get(api_key_env):
         raise ConfigError(f"{api_key_env} is not set, and it is to hold the model's key")
     table = load_upstreams(upstreams) if upstreams else default_upstreams(base_url, api_key_env)
     return Gateway(table, load_prices([prices] if prices else []), budget_of(budget))

@@ -18,23 +18,19 @@ from typing import Any
 
 from forkyard.disk import APPEND_LIMIT, Objects, named_disk
 from forkyard.errors import ConfigError
+from forkyard.files import replace
+from forkyard.run.directory import RunDirectory
 from forkyard.sandbox import default_home
-from forkyard.trace.store import PLAN_FILE, TRACES_FILE, Record, TraceStore, lines_of
+from forkyard.trace.store import DISK_PREFIX, PLAN_FILE, TRACES_FILE, Record, TraceStore, lines_of, on_disk
 from forkyard.wire import URL_VARIABLES, place_of
 
-PREFIX = "disk:"
 _NAME = re.compile("[a-zA-Z0-9_-]{1,100}")
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between tries
 
 
-def on_disk(place: Path) -> bool:
-    """Whether a place is one on a named disk."""
-    return str(place).startswith(PREFIX)
-
-
 def parted(place: Path) -> tuple[str, str]:
     """The disk's name and what is behind it in `disk:NAME/RUN`. ConfigError when it is neither that nor `disk:NAME`."""
-    name, _, run = str(place).removeprefix(PREFIX).partition("/")
+    name, _, run = str(place).removeprefix(DISK_PREFIX).partition("/")
     if not _NAME.fullmatch(name) or "/" in run or run in (".", ".."):
         raise ConfigError(f"{place} is no place on a disk: write disk:NAME, and disk:NAME/RUN for a run there")
     return name, run
@@ -51,7 +47,7 @@ def placed(out: Path) -> dict[str, Any]:
     """What a plan says of runs that go to `disk:NAME`. ConfigError for what is no such place."""
     name, run = parted(out)
     if run:
-        raise ConfigError(f"{out}: name the disk alone, as {PREFIX}{name}; the run's name is said by --run")
+        raise ConfigError(f"{out}: name the disk alone, as {DISK_PREFIX}{name}; the run's name is said by --run")
     return {"out": played_in(name), "disk": name}
 
 
@@ -113,14 +109,11 @@ class Mirror:
 
 
 @asynccontextmanager
-async def mirrored(disk: str | None, run: str, path: Path) -> AsyncIterator[Mirror | None]:
+async def mirrored(disk: str, run: str, path: Path) -> AsyncIterator[Mirror]:
     """Where the lines of a run in a directory of this machine go to, everything that is there being there already.
 
     ConfigError when another run of that name is on the disk.
     """
-    if disk is None:
-        yield None
-        return
     _check_server(disk, path)
     async with named_disk(disk, default_home(), place_of(), create=True) as objects:
         mirror = Mirror(objects, run)
@@ -162,10 +155,11 @@ async def fetched(place: Path) -> Path:
     if plan is None:
         raise ConfigError(f"{place} is no run: there is no {PLAN_FILE}")
     directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / PLAN_FILE).exists():
-        (directory / PLAN_FILE).write_bytes(plan)
-    elif _created((directory / PLAN_FILE).read_bytes()) != _created(plan):
-        raise ConfigError(f"{directory} holds another run than {place}: move it away")
+    with RunDirectory(directory):
+        if not (directory / PLAN_FILE).exists():
+            replace(directory / PLAN_FILE, [plan])
+        elif _created((directory / PLAN_FILE).read_bytes()) != _created(plan):
+            raise ConfigError(f"{directory} holds another run than {place}: move it away")
     return directory
 
 

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from forkyard.env.config import AgentConfig, HarnessChoice
 from forkyard.errors import ConfigError
+from forkyard.model.place import API_KEY
+from forkyard.run.places import out_of
+from forkyard.trace import SINGLE_AGENT, unit_of
 from forkyard.trace.store import PLAN_FILE
 from forkyard.values import counted, validation_problems
-
-KEY_VARIABLE = "OPENAI_API_KEY"
-URL_VARIABLE = "OPENAI_BASE_URL"
 
 
 def new_run_name() -> str:
@@ -56,11 +56,11 @@ class Plan(_Frozen):
     taskset: str | None = None
     taskset_config: dict[str, Any] = Field(default_factory=dict)
     select: dict[str, Any] = Field(default_factory=dict)
-    env: str = "single-agent"
+    env: str = SINGLE_AGENT
     env_config: dict[str, Any] = Field(default_factory=dict)
     agent: AgentConfig
     base_url: str | None = None
-    api_key_env: str = KEY_VARIABLE
+    api_key_env: str = API_KEY
     upstreams: Path | None = None
     prices: Path | None = None
     budget_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -105,7 +105,7 @@ class Plan(_Frozen):
     @property
     def unit(self) -> str:
         """What is planned and counted: rollouts, or episodes that may be of several."""
-        return "rollout" if self.env == "single-agent" else "episode"
+        return unit_of(self.env)
 
     @property
     def planned(self) -> int:
@@ -120,10 +120,8 @@ class Plan(_Frozen):
 
 def plan_of(**options: Any) -> Plan:
     """The plan of these options; an `out` of disk:NAME is that disk. Raises ConfigError with all that is wrong."""
-    if str(options.get("out", "")).startswith("disk:"):
-        from forkyard.run.ondisk import placed  # most runs do without
-
-        options |= placed(options["out"])
+    if "out" in options:
+        options |= out_of(options["out"])
     try:
         return Plan(**options)
     except ValidationError as err:

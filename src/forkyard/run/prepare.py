@@ -20,7 +20,7 @@ from forkyard.harness import Harness, NopHarness, harness_class
 from forkyard.run.check import find_problems, grouped, notes_of
 from forkyard.run.gateways import Asking, base_url_of, gateway_of, judges_of, verifiers_of
 from forkyard.run.kept import DiskKeeper, pruned
-from forkyard.run.plan import Plan, PlannedTask, check_name
+from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.seats import Places, agent_configs, harness_of, model_name, seat_of
 from forkyard.run.tasksets import load_tasks, none_left
 from forkyard.sandbox import Provider
@@ -70,17 +70,17 @@ class Prepared:
 
 
 @asynccontextmanager
-async def prepared(plan: Plan, provider: Provider | None = None, spent: float = 0.0) -> AsyncIterator[Prepared]:
+async def prepared(
+    plan: Plan, provider: Provider | None = None, spent: float = 0.0, problems: Sequence[str] = ()
+) -> AsyncIterator[Prepared]:
     """Everything a plan needs, checked, and let go at the end.
 
     A plan that names its tasks is one to go on with: they must be what they were, and `spent` is what it cost so far.
-    Raises ConfigError with every reason not to start. `provider` takes the place of the one the plan names, and is
-    closed all the same.
+    Raises ConfigError with every reason not to start, after those that are known. `provider` takes the place of the one
+    the plan names, and is closed all the same.
     """
-    problems: list[str] = []
+    problems = list(problems)
     async with AsyncExitStack() as stack:
-        for name in dict.fromkeys((plan.run, plan.directory or plan.run)):
-            _or_problem(problems, partial(check_name, name))
         places = Places(plan.agent, plan.base, provider, stack)
         tasks = _told(plan, _tasks(plan, problems), problems)
         env = _or_problem(problems, lambda: _furnished(env_of(plan), places))
@@ -138,6 +138,10 @@ def _seats(
         who = ", ".join(dict.fromkeys(repr(harness.name) for harness, _ in filled.values()))
         problems.append(f"the harness {who} asks no model: leave {plan.agent.model} out")
     asking += verifiers_of(tasks)
+    if not asking and len(filled) == len(env.agents):
+        problems += (
+            f"nobody asks a model: leave --{name} out" for name in ("prices", "upstreams") if getattr(plan, name)
+        )
     gateway = _or_problem(problems, lambda: gateway_of(plan, asking, spent))
     seats = {}
     for name, (harness, model) in filled.items():

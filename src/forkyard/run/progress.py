@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from forkyard.trace import Status, Trace
+from forkyard.trace import SINGLE_AGENT, Status, Trace, is_full
 from forkyard.trace.record import is_trainable
-from forkyard.values import counted, decimal, one_line, printable
+from forkyard.values import counted, decimal, one_line, printable, shown_end
 
 REASON_SHOWN = 150  # characters of its beginning, and of its end, where the cause often stands
 
@@ -50,10 +50,14 @@ class Progress:
 
 
 class Outcomes:
-    """The lines of finished rollouts. Those of an episode come together; all but the first of an agent are numbered."""
+    """The lines of finished rollouts. Those of an episode come together; all but the first of an agent are numbered.
+
+    Below one that a command explains stands the end of what that printed, once for all that printed the same.
+    """
 
     def __init__(self) -> None:
         self._episode: Any = None
+        self._printed: set[str] = set()
         self._seen: Counter[str] = Counter()
 
     def line(self, record: Mapping[str, Any]) -> str:
@@ -62,7 +66,10 @@ class Outcomes:
             self._episode = record["episode"]
             self._seen.clear()
         self._seen[record["agent"]] += 1
-        return outcome_line(record, self._seen[record["agent"]])
+        said = outcome_line(record, self._seen[record["agent"]])
+        printed = [block for block in explained(record) if block not in self._printed]
+        self._printed.update(printed)
+        return "\n".join([said, *printed])
 
 
 class Lines(Progress):
@@ -92,7 +99,7 @@ class Lines(Progress):
 
 def player(task: str, sample: int, env: str, agent: str, number: int = 1) -> str:
     """`sales-report #1`, with the agent's name when there may be several, and its number from its second rollout on."""
-    if env == "single-agent":
+    if env == SINGLE_AGENT:
         return f"{one_line(task)} #{sample}"
     return f"{one_line(task)} #{sample} {one_line(agent)}" + (f" {number}" if number > 1 else "")
 
@@ -109,13 +116,40 @@ def outcome_line(record: Mapping[str, Any], number: int = 1) -> str:
     if beside(record):
         return f"{who}: done in {counted(record['steps'], 'step')}"
     if record["status"] != Status.SCORED:
-        reason = one_line(record["reason"] or "no reason was given")
+        reason = one_line((record["reason"] or "no reason was given").partition("\n")[0])
         cut = reason if len(reason) <= 2 * REASON_SHOWN else f"{reason[:REASON_SHOWN]} ... {reason[-REASON_SHOWN:]}"
         return f"{who}: {record['status']}: {cut}"
     checks = "" if record["total"] is None or record["passed"] is None else f" ({record['passed']}/{record['total']})"
     reward = "no primary reward" if record["reward"] is None else f"reward {decimal(record['reward'])}"
     stop = "" if record["stop"] in (None, "agent_completed") else f" ({one_line(record['stop'])})"
     return f"{who}: {reward}{checks} in {counted(record['steps'], 'step')}{stop}"
+
+
+def explained(record: Mapping[str, Any]) -> Iterator[str]:
+    """Why it is not scored, as far as commands said so, and why a solution solved nothing; a block for each command."""
+    if record["status"] != Status.SCORED:
+        output = (record["reason"] or "").partition("\n")[2]
+        if output.strip():
+            yield shown_end(output)
+        yield from what_was_printed(record)
+    elif "oracle" in (record["info"] or {}) and not is_full(record["reward"]):
+        yield from what_was_printed(record)
+
+
+def what_was_printed(record: Mapping[str, Any]) -> Iterator[str]:
+    """How the solution ended that failed, and the end of what it and the tests printed; a block for each."""
+    solution, verifier = (record["info"] or {}).get("oracle") or {}, record["verifier"] or {}
+    if solution and (code := solution.get("exit_code")) != 0:
+        how = "did not end" if code is None else f"ended with exit code {code}"
+        yield _block(f"solve.sh {how}", str(solution.get("output") or ""))
+    if (output := str(verifier.get("output_tail") or "")).strip():
+        code = verifier.get("exit_code")
+        yield _block("the tests did not end" if code is None else f"the tests ended with exit code {code}", output)
+
+
+def _block(how: str, output: str) -> str:
+    shown = shown_end(output)
+    return f"  {how}; the end of the output:\n{shown}" if shown else f"  {how} and printed nothing"
 
 
 def end_line(played: int, seconds: float, traces: Path) -> str:

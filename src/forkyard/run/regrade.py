@@ -20,9 +20,9 @@ from forkyard.run.derived import changes, derived
 from forkyard.run.eligible import Eligibility
 from forkyard.run.kept import pruned
 from forkyard.run.plan import Plan, PlannedTask
+from forkyard.run.playing import Outcome, play
 from forkyard.run.prepare import Prepared, as_planned, env_of
 from forkyard.run.progress import Progress
-from forkyard.run.run import Outcome, play
 from forkyard.run.schedule import Sleep
 from forkyard.run.seats import Places, agent_configs, harness_of, seat_of
 from forkyard.run.source import SourceRun

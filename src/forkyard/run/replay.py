@@ -16,13 +16,13 @@ from forkyard.run.derived import changes, derived
 from forkyard.run.directory import RunDirectory
 from forkyard.run.gateways import gateway_of, judges_of
 from forkyard.run.plan import Plan, PlannedTask
+from forkyard.run.playing import Outcome
 from forkyard.run.prepare import resolved
 from forkyard.run.progress import Headline, Progress
-from forkyard.run.run import Outcome
 from forkyard.run.tasksets import load_tasks
 from forkyard.secrets import Secrets, redact
-from forkyard.task import Task, judging_by
-from forkyard.trace import Status, Trace
+from forkyard.task import UNRECORDED, Task, judging_by, unrecorded
+from forkyard.trace import Reward, Status, Trace
 from forkyard.trace.store import TRACES_FILE, Record, TraceStore, read_traces, was_graded
 from forkyard.values import counted, first_names, new_id
 
@@ -60,6 +60,7 @@ async def replay(wanted: Replay, progress: Progress) -> Outcome:
                 began = time.monotonic()
                 progress.begin(_headline(plan, wanted.source / TRACES_FILE))
                 secrets = gateway.secrets if gateway else Secrets()
+                unrecorded_by: dict[str, None] = {}
                 for episode in _episodes(wanted.source / TRACES_FILE):
                     records = [await _scored(record, plan, tasks, gateway) for record in episode]
                     store.append(*(redact(record, secrets) for record in records))
@@ -67,7 +68,13 @@ async def replay(wanted: Replay, progress: Progress) -> Outcome:
                     outcome.recorded += 1
                     for record in records:
                         progress.finished(record)
+                        unrecorded_by.update(dict.fromkeys((record.get("verifier") or {}).get(UNRECORDED, ())))
                 progress.abandon()
+                if unrecorded_by:
+                    progress.note(
+                        f"kept the value of before, for trace.state, which they read, is on no line: "
+                        f"{first_names(list(unrecorded_by))}"
+                    )
                 progress.end(outcome.played, time.monotonic() - began, directory.traces)
     outcome.signal = interrupt.signal
     return outcome
@@ -124,13 +131,14 @@ async def _scored(record: Record, plan: Plan, tasks: Mapping[str, Task], gateway
     trace = Trace.from_record(record)
     trace.id, trace.slot, trace.task_digest = new_id(), replace(trace.slot, run=plan.run), task.digest
     trace.info["replay"] = {**origin, "scored": True}
-    trace.state = task.state_type()()
+    trace.state = unrecorded(task.state_type())
     await _score_again(trace, task, gateway)
     return trace.to_record()
 
 
 async def _score_again(trace: Trace, task: Task, gateway: Gateway | None) -> None:
     old_rewards, old_metrics = trace.rewards, trace.metrics
+    trace.verifier.pop(UNRECORDED, None)
     trace.rewards, trace.metrics, trace.status, trace.reason = {}, {}, None, None
     judges = None if gateway is None else JudgeRoutes(gateway, trace, trace.model)
     try:
@@ -148,4 +156,18 @@ async def _score_again(trace: Trace, task: Task, gateway: Gateway | None) -> Non
         trace.rewards = {**kept, **trace.rewards}
         if kept and trace.status is Status.INDETERMINATE and trace.reward is not None:
             trace.status, trace.reason = Status.SCORED, None
+    keep_unrecorded(trace, old_rewards, old_metrics)
     trace.metrics = {**old_metrics, **trace.metrics}
+
+
+def keep_unrecorded(trace: Trace, rewards: Mapping[str, Reward | None], metrics: Mapping[str, float | None]) -> None:
+    """Let what reads the rollout's state, which no line holds, keep the value it had, and say so as the reason."""
+    names = trace.verifier.get(UNRECORDED)
+    if not names:
+        return
+    trace.metrics = {**{name: metrics[name] for name in names if name in metrics}, **trace.metrics}
+    kept = {name: reward for name, reward in rewards.items() if name not in trace.rewards}
+    trace.rewards = {**kept, **trace.rewards}
+    if trace.status in (Status.SCORED, Status.INDETERMINATE) and trace.reward is not None:
+        trace.status = Status.SCORED
+        trace.reason = f"{', '.join(names)} kept the value of before: trace.state, which it reads, is on no line"

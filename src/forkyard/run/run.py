@@ -3,74 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from forkyard.errors import ConfigError, EnvError, ForkyardError, boundary
+from forkyard.env import IsolatedVerifierEnv
+from forkyard.env.seat import grading_mode
+from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
-from forkyard.run.directory import RunDirectory
-from forkyard.run.plan import Plan
+from forkyard.run import places
+from forkyard.run.derived import can_follow
+from forkyard.run.directory import RunDirectory, place_problems
+from forkyard.run.eligible import foreseen
+from forkyard.run.plan import Plan, PlannedTask
+from forkyard.run.playing import Outcome, describe, play, play_slots
 from forkyard.run.prepare import Prepared, prepared, resolved
-from forkyard.run.progress import Headline, Progress
-from forkyard.run.schedule import Schedule, Sleep, slots
+from forkyard.run.progress import Progress
+from forkyard.run.regrade import regrading
+from forkyard.run.schedule import Sleep
 from forkyard.sandbox import Provider
+from forkyard.task import Task
 from forkyard.trace import Status
-from forkyard.trace.store import RETRIED, Record, Recorded, TaskSample, TraceStore, read_traces, slot_of
+from forkyard.trace.store import RETRIED, Record, Recorded, TraceStore
 from forkyard.values import counted
 
 _REPLAYED = {*RETRIED, Status.BUDGET}
-_NOTHING = Recorded(frozenset(), {}, {})
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a run, or the part of it that was played now, ended, counted in `unit`s.
-
-    `directory` is None when it was interrupted before anything started. `recorded` counts the lines of the whole run,
-    `errored` those of now with an infrastructure failure or an error of the env's own code. `stopped` is the error
-    that ended it early, `spent` whether that is the end of its money, `signal` the number of the signal that did.
-    """
-
-    directory: Path | None = None
-    unit: str = "rollout"
-    planned: int = 0
-    recorded: int = 0
-    played: int = 0
-    errored: int = 0
-    stopped: str | None = None
-    spent: bool = False
-    signal: int | None = None
-    resume_command: str = ""
 
 
 async def start(
-    plan: Plan, progress: Progress, *, provider: Provider | None = None, sleep: Sleep = asyncio.sleep
+    plan: Plan,
+    progress: Progress,
+    *,
+    provider: Provider | None = None,
+    sleep: Sleep = asyncio.sleep,
+    clean: bool = False,
 ) -> Outcome:
     """Play a new run. Raises ConfigError with every reason not to start, before anything starts.
 
-    SIGINT and SIGTERM end it in order (see `Interrupt`). `provider` takes the place of the one the plan names.
+    SIGINT and SIGTERM end it in order (see `Interrupt`). `provider` takes the place of the one the plan names. With
+    `clean` a run that has the directory goes, once there is no reason not to start.
     """
-    return await play(lambda: prepared(resolved(plan), provider), progress, sleep)
-
-
-async def play(
-    preparing: Callable[[], AbstractAsyncContextManager[Prepared]], progress: Progress, sleep: Sleep
-) -> Outcome:
-    """Play a new run of what is prepared for it; raises as that does."""
-    outcome = Outcome()
-    with Interrupt(progress.abandon) as interrupt:
-        async with preparing() as ready:
-            with RunDirectory.create(ready.plan) as directory:
-                async with _on_disk_too(directory, ready.plan):
-                    await _play(ready, directory, _NOTHING, progress, outcome, sleep)
-    outcome.signal = interrupt.signal
-    return outcome
+    wrong = place_problems(plan, clean=clean)
+    return await play(lambda: prepared(resolved(plan), provider, problems=wrong), progress, sleep, clean=clean)
 
 
 async def resume(
@@ -89,10 +66,7 @@ async def resume(
     """
     outcome = Outcome()
     with Interrupt(progress.abandon) as interrupt:
-        if str(path).startswith("disk:"):
-            from forkyard.run.ondisk import fetched  # most runs do without
-
-            path = await fetched(path)
+        path = await places.fetched(path)
         directory, plan = RunDirectory.open(path)
         with directory:
             if budget_usd is not None:
@@ -101,9 +75,9 @@ async def resume(
                 raise ConfigError(f"{path} holds scores of {plan.source}, not a run of its own: replay that again")
             with TraceStore(directory.traces) as store:
                 repairs = store.repairs
-                await _take_over(directory, plan, store)
+                await places.take_over(directory, plan, store)
             recorded = _of_the_plan(plan, directory.recorded(_owed(plan, _unpaid(directory, budget_usd))))
-            _describe(outcome, directory, plan, recorded)
+            describe(outcome, directory, plan, recorded)
             for repair in repairs:
                 progress.note(repair)
             if len(recorded.done) < plan.planned:
@@ -113,85 +87,44 @@ async def resume(
                         progress.note(f"the run was begun by forkyard {plan.forkyard}, this is {version('forkyard')}")
                     directory.withdraw(recorded.again)
                     directory.sweep()
-                    async with _on_disk_too(directory, plan):
-                        await _play(ready, directory, recorded, progress, outcome, sleep)
-            elif plan.disk is not None:  # a kill may have come between the two places
-                async with _on_disk_too(directory, plan):
+                    async with places.mirrored(directory, plan):
+                        await play_slots(ready, directory, recorded, progress, outcome, sleep)
+            else:  # a kill may have come between the two places
+                async with places.mirrored(directory, plan):
                     pass
     outcome.signal = interrupt.signal
     return outcome
-
-
-@asynccontextmanager
-async def _on_disk_too(directory: RunDirectory, plan: Plan) -> AsyncIterator[None]:
-    """Have what is written meanwhile written to the plan's disk as well. ConfigError when that cannot be."""
-    if plan.disk is None:
-        yield
-        return
-    from forkyard.run.ondisk import mirrored  # most runs do without
-
-    async with mirrored(plan.disk, plan.place.name, directory.path) as directory.mirror:
-        yield
-
-
-async def _take_over(directory: RunDirectory, plan: Plan, store: TraceStore) -> None:
-    if plan.disk is not None:
-        from forkyard.run.ondisk import take_over
-
-        await take_over(plan.disk, plan.place.name, store, directory.known())
 
 
 def _prepared_again(
     plan: Plan, provider: Provider | None, directory: RunDirectory
 ) -> AbstractAsyncContextManager[Prepared]:
     if plan.action == "regrade":
-        from forkyard.run.regrade import regrading  # most runs do without
-
         return regrading(plan, provider)
     return prepared(plan, provider, directory.spent() if plan.budget_usd else 0.0)
 
 
-async def check(plan: Plan) -> Plan:
-    """The plan with its tasks in it, when it could be played now. Raises ConfigError with every reason why not."""
-    async with prepared(resolved(plan)) as ready:
-        return ready.plan
+async def check(plan: Plan, *, clean: bool = False) -> Plan:
+    """The plan with its tasks in it, when it could be played now. Raises ConfigError with every reason why not.
+
+    A plan that names its tasks is one to go on with. For another, `clean` says that a run in its directory may go.
+    """
+    wrong = [] if plan.tasks else place_problems(plan, clean=clean)
+    async with prepared(resolved(plan), problems=wrong) as ready:
+        tasks = {task.name: _foretold(ready, task) for task in ready.tasks}
+        return ready.plan.model_copy(update={"tasks": {name: tasks[name] for name in ready.plan.tasks}})
 
 
-async def _play(
-    ready: Prepared,
-    directory: RunDirectory,
-    recorded: Recorded,
-    progress: Progress,
-    outcome: Outcome,
-    sleep: Sleep,
-) -> None:
-    plan = ready.plan
-    _describe(outcome, directory, plan, recorded)
-    for note in ready.notes:
-        progress.note(note)
-    began = time.monotonic()
-    with TraceStore(directory.traces) as store:
-        schedule = Schedule(ready, directory, store, progress, recorded.attempts, sleep)
-        seat = next(iter(ready.seats.values()))
-        progress.begin(Headline(plan.run, seat.harness.name, seat.model, plan.planned, len(recorded.done)))
-        try:
-            async with AsyncExitStack() as stack:
-                if ready.env is not None:
-                    with boundary(EnvError, f"env {plan.env} could not start"):
-                        await stack.enter_async_context(ready.env.serving())
-                waiting = slots(ready.tasks, plan.samples, recorded.done)
-                await schedule.play((task, sample) for task, sample in waiting if plan.holds(task.name, sample))
-        finally:
-            tally = schedule.tally
-            outcome.played, outcome.errored = tally.played, tally.errored
-            outcome.stopped, outcome.spent = tally.stopped, tally.spent
-            outcome.recorded += tally.played
-            progress.abandon()
-    for note in await ready.keeper.close() if ready.keeper is not None else ():
-        progress.note(note)
-    progress.end(tally.lines, time.monotonic() - began, directory.traces)
-    if outcome.stopped is None:
-        _check_lines(plan, directory.traces)
+def _foretold(ready: Prepared, task: Task) -> PlannedTask:
+    """A task as it is planned, with a note when its rollouts could not be graded again."""
+    planned = ready.plan.tasks[task.name]
+    if not can_follow(ready.plan):
+        return planned
+    (seat,) = ready.seats.values()
+    apart = ready.plan.env == IsolatedVerifierEnv.id
+    why = foreseen(task, "separate" if apart else grading_mode(seat, task))
+    said = () if why is None else (f"what comes out cannot be graded again (`forkyard regrade`): {why}",)
+    return planned.model_copy(update={"notes": (*planned.notes, *said)})
 
 
 def _owed(plan: Plan, unpaid: Callable[[Record], bool]) -> Callable[[Record], bool | None]:
@@ -232,14 +165,6 @@ def _of_the_plan(plan: Plan, recorded: Recorded) -> Recorded:
     return replace(recorded, done=frozenset(slot for slot in recorded.done if plan.holds(*slot)), again=again)
 
 
-def _describe(outcome: Outcome, directory: RunDirectory, plan: Plan, recorded: Recorded) -> None:
-    outcome.directory = directory.path
-    outcome.resume_command = directory.resume_command
-    outcome.unit = plan.unit
-    outcome.planned = plan.planned
-    outcome.recorded = len(recorded.done)
-
-
 def _what_is_left(plan: Plan, recorded: Recorded) -> str:
     failed = counted_statuses(
         status if status in _REPLAYED else f"{status} that the env did not complete"
@@ -253,22 +178,3 @@ def _what_is_left(plan: Plan, recorded: Recorded) -> str:
 def counted_statuses(statuses: Iterable[str]) -> str:
     """ "2 INFRASTRUCTURE_ERROR, 1 CANCELLED"."""
     return ", ".join(f"{count} {status}" for status, count in Counter(statuses).most_common())
-
-
-def _check_lines(plan: Plan, traces: Path) -> None:
-    """Every planned episode was played once and left its lines. Raises ForkyardError: it is a fault of ours if not."""
-    plays: dict[TaskSample, set[Any]] = {}
-    for record in read_traces(traces):
-        if slot := slot_of(record):
-            plays.setdefault(slot, set()).add((record.get("episode"), record.get("attempt")))
-    wrong = [
-        f"{task} #{sample} has {len(plays.get((task, sample), ()))}"
-        for sample in range(plan.samples)
-        for task in plan.tasks
-        if plan.holds(task, sample) and len(plays.get((task, sample), ())) != 1
-    ]
-    if wrong:
-        raise ForkyardError(
-            f"internal error: {counted(plan.planned, plan.unit)} planned, but not one play for each in {traces}: "
-            f"{', '.join(wrong[:5])}{' ...' if len(wrong) > 5 else ''}. Please report it; the run can be resumed."
-        )

@@ -18,7 +18,7 @@ from forkyard.run.waiting import Waiting
 from forkyard.secrets import redact
 from forkyard.task import Task
 from forkyard.trace import Slot, Status, Trace
-from forkyard.trace.costs import total_cost
+from forkyard.trace.costs import keep_attempts, total_cost
 from forkyard.trace.record import bare_record_of
 from forkyard.trace.store import TaskSample, TraceStore
 from forkyard.values import backoff, strict_json
@@ -191,6 +191,5 @@ def _cost_of(episode: Episode) -> float:
 def keep_costs(episode: Episode, failed: Sequence[Episode]) -> None:
     """Put what the attempts that are not written came to on the record of the one that is."""
     if failed:
-        episode.traces[0].info["earlier_attempts"] = [
-            {"reason": _worst(_failures(each)).reason, "cost_usd": _cost_of(each)} for each in failed
-        ]
+        told = [(_worst(_failures(each)).reason, each.traces) for each in failed]
+        keep_attempts(episode.traces[0], "episode", told)

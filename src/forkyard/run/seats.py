@@ -17,6 +17,7 @@ from forkyard.run.images import Images
 from forkyard.run.plan import Plan
 from forkyard.sandbox import Provider
 from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider
+from forkyard.task.sampling import flat
 from forkyard.trace import AgentLimits
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def seat_of(config: AgentConfig, harness: Harness, model: str | None, places: Pl
         image_for=places.images(provider, config.runtime).for_harness(harness),
         gateway=gateway,
         model=model,
-        sampling=Sampling.of(config.sampling.model_dump(exclude_none=True)),
+        sampling=Sampling.of(flat(config.sampling.model_dump(exclude_none=True))),
         limits=AgentLimits(
             max_turns=config.max_turns,
             max_input_tokens=config.max_input_tokens,

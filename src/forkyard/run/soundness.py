@@ -16,18 +16,19 @@ from forkyard.interrupt import Interrupt
 from forkyard.run.controls import Controls, controls
 from forkyard.run.peeking import FOUND, PeekingHarness
 from forkyard.run.plan import Plan
+from forkyard.run.progress import what_was_printed
 from forkyard.sandbox import Feature
+from forkyard.sandbox.registry import DEFAULT_PROVIDER
 from forkyard.secrets import redact
 from forkyard.task import Task
 from forkyard.task.check import RULES, Finding, Spot
 from forkyard.task.check.subject import AGENT_IMAGE, Subject
 from forkyard.trace import Status, is_full
-from forkyard.values import one_line, tail
+from forkyard.values import one_line, shown_end
 
 Record = Mapping[str, Any]
 _AT_ONCE = 4
 _TESTS, _SOLUTION = "tests/test.sh", "solution/solve.sh"
-_SAID = 200  # characters of an output that go into a message
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class Soundness:
 class Conditions:
     """Where a task is played, and how often."""
 
-    provider: str = "local"
+    provider: str = DEFAULT_PROVIDER
     base: str | None = None
     repeat: int = 3
 
@@ -114,13 +115,14 @@ def _of_any(records: Sequence[Record], found: Soundness) -> Iterator[tuple[str, 
         code, reason = record["verifier"].get("code"), one_line(str(record["reason"] or ""))
         status, error = record["status"], record["error"] or {}
         if status == Status.INFRASTRUCTURE_ERROR and error.get("type") == "image":
-            yield "image-build-failed", Spot(AGENT_IMAGE, one_line(tail(str(error["message"]), 1000)))
+            said, _, output = str(error["message"]).partition("\n")
+            yield "image-build-failed", Spot(AGENT_IMAGE, one_line(said), output=shown_end(output))
         elif status == Status.INFRASTRUCTURE_ERROR:
             found.problems.append(f"{record['task']} could not be played: {reason}")
         elif code == "verifier_timeout":
             yield "verifier-timed-out", Spot(_TESTS, reason)
         elif status == Status.INDETERMINATE:
-            yield "no-reward-left", Spot(_TESTS, f"{reason}{_output(record)}")
+            yield "no-reward-left", Spot(_TESTS, reason, output=_output(record))
         elif status == Status.SCORING_ERROR:
             yield "invalid-reward-left", Spot(_TESTS, reason)
         elif status != Status.SCORED:
@@ -143,10 +145,8 @@ def _of_oracle(records: Sequence[Record]) -> Iterator[tuple[str, Spot]]:
         if record["timeout"] and record["stop"] == "agent_timeout":
             yield "solution-timed-out", Spot(_SOLUTION, "the solution ran into the agent's deadline")
         if record["status"] == Status.SCORED and not is_full(record["reward"]):
-            ended = record["info"].get("oracle", {}).get("exit_code")
             earned = "no primary reward" if record["reward"] is None else f"{record['reward']:g}"
-            said = f" (solve.sh ended with {ended})" if ended else ""
-            yield "oracle-below-one", Spot(_SOLUTION, f"the solution earns {earned}{said}{_output(record)}")
+            yield "oracle-below-one", Spot(_SOLUTION, f"the solution earns {earned}", output=_output(record))
 
 
 def _of_repeats(records: Sequence[Record], who: str) -> Iterator[tuple[str, Spot]]:
@@ -174,5 +174,4 @@ def _outcome(record: Record) -> str:
 
 
 def _output(record: Record) -> str:
-    said = one_line(tail(str(record["verifier"].get("output_tail") or "").strip(), _SAID))
-    return f"; the tests said: {said}" if said else ""
+    return "\n".join(what_was_printed(record))

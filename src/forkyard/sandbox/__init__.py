@@ -1,6 +1,6 @@
 """Sandboxes: the protocol, and the providers that keep it."""
 
-from forkyard.sandbox.abilities import PlainDirectory, Remounts, StandsApart
+from forkyard.sandbox.abilities import HasServices, PlainDirectory, Remounts, StandsApart
 from forkyard.sandbox.common import ARGUMENT_LIMIT, DEFAULT_PATH, check_command, default_home
 from forkyard.sandbox.network import NO_NETWORK, PUBLIC, Network, Visit, forwarded
 from forkyard.sandbox.patches import patch
@@ -33,6 +33,7 @@ __all__ = [
     "Change",
     "EndedBy",
     "Feature",
+    "HasServices",
     "Healthcheck",
     "ImageConfig",
     "ImageInfo",

@@ -26,6 +26,18 @@ class StandsApart(Protocol):
 
 
 @runtime_checkable
+class HasServices(Protocol):
+    """A sandbox that is a service of a project, beside others: what `main` of a `Composed` should be."""
+
+    async def service(self, name: str) -> Sandbox:
+        """Another service of its project, also while this one is stopped; it ends with the project.
+
+        ConfigError when none of that name runs, SandboxError when it cannot be reached.
+        """
+        ...
+
+
+@runtime_checkable
 class Remounts(Protocol):
     """A sandbox whose mounts can be others at its next start."""
 

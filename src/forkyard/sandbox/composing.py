@@ -1,6 +1,7 @@
 """Projects of several containers: what is to be brought up, and the provider that can.
 
-A provider of another package that promises the feature `compose` has the method of `Composes`.
+A provider of another package that promises the feature `compose` has the method of `Composes`, and `main` of its
+projects that of `forkyard.sandbox.HasServices` when the services beside it can be asked for evidence.
 """
 
 from __future__ import annotations

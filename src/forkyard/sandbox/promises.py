@@ -17,7 +17,12 @@ _MODES = {"none": Feature.NO_NETWORK, "allowlist": Feature.ALLOWLIST, "public": 
 
 def network_features(network: Network) -> set[Feature]:
     """The features without which a network is not kept."""
-    return {_MODES[network.mode], *([Feature.ALLOWLIST] if network.block or network.rules or network.drain else [])}
+    found = {_MODES[network.mode]}
+    if network.block or network.drain:
+        found.add(Feature.ALLOWLIST)
+    if network.rules:
+        found.add(Feature.NETWORK_RULES)
+    return found
 
 
 def unkept(limits: Limits, features: Set[Feature]) -> list[str]:

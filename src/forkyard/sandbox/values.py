@@ -28,6 +28,7 @@ class Feature(StrEnum):
     ALLOWLIST = "allowlist"  # network "allowlist" is enforced
     PUBLIC_NETWORK = "public_network"  # network "public" can be had
     LIVE_NETWORK = "live_network"  # the network can be changed while a sandbox runs
+    NETWORK_RULES = "network_rules"  # requests to hosts with a rule are changed on their way out
     LISTEN = "listen"  # a loopback port inside, served by the host process
     CONNECT = "connect"  # the host process can connect to a loopback port inside
     IMAGES = "images"  # sandboxes start from a named image

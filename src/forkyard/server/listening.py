@@ -22,6 +22,7 @@ from forkyard.gateway.serving import Asgi
 from forkyard.server.address import Address
 from forkyard.server.hosts import VENDOR_HOSTS, is_vendor_host
 from forkyard.server.main import application
+from forkyard.server.outward import Outward, proxy_password
 from forkyard.server.proxy import Door, Ways
 from forkyard.server.running import Running, forget_running, note_running
 from forkyard.server.serving import Server
@@ -78,13 +79,15 @@ async def listening(server: Server, how: Listening) -> AsyncIterator[Address]:
         own = own_context(server.home, [*VENDOR_HOSTS, *how.mapped, *_LOCAL, *zone, address.host])
         state = ServerState()
         config = _config(app)
+        direct = frozenset((host, port) for host in {*_LOCAL, how.host, server.zone})
         ways = Ways(
             serve=lambda: FrontConnection(app, state, config),
             context=own,
-            direct=frozenset((host, port) for host in {*_LOCAL, how.host, server.zone}),
+            direct=direct,
             tls=how.tls,
             zone=server.zone,
             mapped=how.mapped,
+            outward=Outward(proxy_password(server.home), direct),
         )
         listener = await asyncio.get_running_loop().create_server(
             lambda: Door(ways), sock=sock, ssl=_context(how, own, ways)

@@ -9,10 +9,13 @@ from pathlib import Path
 from forkyard.disk import KeyPair
 from forkyard.server.hosts import REGION, VENDOR_HOSTS
 from forkyard.server.keys import Keys
+from forkyard.server.outward import USER, proxy_password
 from forkyard.server.running import Running
 from forkyard.server.tls import ca_path, trusted_path
 
 _LOCAL = "127.0.0.1,localhost,::1"
+_SIGNED_BY_V4 = "us-east-2"
+"""Any region is taken, but for older ones, and where none is named, boto3 presigns URLs by version 2, which is not."""
 
 
 def exports(home: Path, running: Running, *, by_hosts: bool) -> Iterator[str]:
@@ -23,7 +26,7 @@ def exports(home: Path, running: Running, *, by_hosts: bool) -> Iterator[str]:
         for host in (*VENDOR_HOSTS, *running.mapped):
             yield f"# {running.address.host} {host}"
     else:
-        yield _export("HTTPS_PROXY", origin)
+        yield _export("HTTPS_PROXY", origin.replace("://", f"://{USER}:{proxy_password(home)}@", 1))
         yield _export("NO_PROXY", _LOCAL)
         yield _export("NODE_USE_ENV_PROXY", "1")
     yield _export("SSL_CERT_FILE", str(trusted_path(home)))
@@ -31,7 +34,8 @@ def exports(home: Path, running: Running, *, by_hosts: bool) -> Iterator[str]:
     yield _export("ARCHIL_REGION", REGION)
     yield _export("ARCHIL_BASE_URL", origin)
     yield _export("AWS_ENDPOINT_URL_S3", origin)
-    yield _export("AWS_REGION", "us-east-1")
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):  # the latter is the one that boto3 reads
+        yield _export(name, _SIGNED_BY_V4)
     if running.address.tls:
         yield _export("AWS_CA_BUNDLE", str(trusted_path(home)))
 

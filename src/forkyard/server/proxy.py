@@ -2,7 +2,7 @@
 
 A client that knows no other address than the vendor's is told of this server as its HTTPS proxy. For the vendor's
 hosts the proxy answers itself, with a certificate of our own CA; for mapped hosts it hands the decrypted requests to
-an upstream; every other host is refused.
+an upstream; every other host is reached for those who show the proxy's password, and refused to everybody else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from forkyard.sandbox.network.streams import Stream, relay
 from forkyard.server.hosts import is_vendor_host
+from forkyard.server.outward import Outward
 from forkyard.values import one_line
 
 HEAD_LIMIT = 8192
@@ -37,6 +38,7 @@ class Ways:
     tls: bool  # our own addresses are spoken to in TLS
     zone: str
     mapped: Mapping[str, tuple[str, int]]
+    outward: Outward
     head_seconds: float = HEAD_SECONDS  # until its first bytes have come
     names: WeakKeyDictionary[Any, str] = field(default_factory=WeakKeyDictionary)  # the name asked for, by TLS object
     doors: dict[Door, None] = field(default_factory=dict)  # in the order they came
@@ -130,19 +132,22 @@ class Door(asyncio.Protocol):
             self._spawn(self._mapped(*self._ways.mapped[host]))
         elif port == 443 and self._ways.stands_for(host):
             self._spawn(self._unwrapped())
+        elif self._ways.outward.permits(head):
+            self._spawn(self._outward(host, port))
         else:
             self._refuse(
-                b"403 Forbidden",
-                f"this proxy stands for the hosts of `forkyard env` alone, not for {one_line(host)}:{port}: "
-                "name it in NO_PROXY, or map it with `forkyard serve --map HOST=http://...`",
+                b"407 Proxy Authentication Required",
+                f"this proxy does not stand for {one_line(host)}:{port}, and reaches other hosts for those alone who show "
+                "the password in HTTPS_PROXY: `forkyard env` prints it; or name the host in NO_PROXY",
+                b'proxy-authenticate: Basic realm="forkyard"\r\n',
             )
 
     def _say_ready(self) -> None:
         self._transport.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
-    def _refuse(self, status: bytes, text: str) -> None:
+    def _refuse(self, status: bytes, text: str, headers: bytes = b"") -> None:
         body = f"{text}\n".encode()
-        about = b"content-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        about = b"%bcontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (headers, len(body))
         self._transport.write(b"HTTP/1.1 " + status + b"\r\n" + about + body)
         self._transport.close()
 
@@ -168,6 +173,19 @@ class Door(asyncio.Protocol):
             if inner is not None:
                 protocol.connection_made(inner)
                 await _relayed(Stream(reader, asyncio.StreamWriter(inner, protocol, reader, self._loop)), upstream)
+        finally:
+            upstream.abort()
+
+    async def _outward(self, host: str, port: int) -> None:
+        try:
+            upstream = await self._ways.outward.reach(host, port)
+        except OSError as err:
+            self._refuse(b"502 Bad Gateway", f"{one_line(host)}:{port} cannot be reached: {err.strerror or err}")
+            return
+        try:
+            if not self._transport.is_closing():  # else the client has left meanwhile
+                self._say_ready()
+                await _relayed(_streamed(self._transport), upstream)
         finally:
             upstream.abort()
 

@@ -21,15 +21,18 @@ from forkyard.task.directory import (
 from forkyard.task.hooks import intercept, invoke, metric, reward, stop, tool
 from forkyard.task.intercept import Request, Response
 from forkyard.task.judges import Ask, Judge, JudgeConfig, judging_by
+from forkyard.task.scoring import UNRECORDED
 from forkyard.task.select import SelectConfig, TaskMatchConfig
 from forkyard.task.source import config_type_of, load_reference, load_taskset
 from forkyard.task.state import State
 from forkyard.task.task import Task
 from forkyard.task.taskset import Taskset, TasksetConfig
 from forkyard.task.toolset import AnyToolset, SharedToolsetConfig, ToolServer, Toolset, ToolsetConfig
+from forkyard.task.unrecorded import unrecorded
 
 __all__ = [
     "ARTIFACTS_DIR",
+    "UNRECORDED",
     "AnyToolset",
     "Artifact",
     "Ask",
@@ -71,4 +74,5 @@ __all__ = [
     "reward",
     "stop",
     "tool",
+    "unrecorded",
 ]

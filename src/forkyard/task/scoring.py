@@ -11,8 +11,11 @@ from forkyard.errors import ForkyardError, InterceptionError, ModelError, Sandbo
 from forkyard.sandbox import Sandbox
 from forkyard.task.data import TaskData
 from forkyard.task.hooks import Signal, invoke
+from forkyard.task.unrecorded import note_reads
 from forkyard.trace import Status, Trace
 
+UNRECORDED = "unrecorded_state"
+"""The key of `Trace.verifier` under which signals are named that read a state which is on no line."""
 NOT_THE_TASK = (SandboxError, ModelError, InterceptionError)
 
 
@@ -41,17 +44,41 @@ async def _deliver(
     owner: Any, data: TaskData, signal: Signal, trace: Trace, runtime: Sandbox | None
 ) -> Exception | None:
     what = f"{signal.kind} {signal.name} of task {data.name or type(owner).__name__}"
+    reads: list[str] = []
+    note_reads(reads)
     try:
         with boundary(TaskError, what):
             value = await invoke(signal.bound(owner), task=data, trace=trace, runtime=runtime)
-            _record(trace, signal, value)
+            if not reads:
+                _record(trace, signal, value)
     except TimeoutError as err:  # the hook's own deadline; the caller's arrives as a cancellation
         error = TaskError(f"{what}: TimeoutError: {err or 'a deadline passed'}")
         error.__cause__ = err
         return error
     except ForkyardError as err:
-        return err
+        if not reads:
+            return err
+    if reads:
+        return UnreadError(signal)
     return None
+
+
+class UnreadError(TaskError):
+    """A signal could not be taken, for it reads a state that is on no line."""
+
+    def __init__(self, signal: Signal) -> None:
+        super().__init__(f"{signal.kind} {signal.name} reads trace.state, which no line holds")
+        self.signal = signal
+
+
+def set_apart(trace: Trace, failures: Sequence[Exception]) -> tuple[list[Exception], list[Signal]]:
+    """What failed, and the signals that were left out because they read what is on no line; those are named there."""
+    unread = [failure.signal for failure in failures if isinstance(failure, UnreadError)]
+    for signal in unread:
+        _of(trace, signal).pop(signal.name, None)
+    if unread:
+        trace.verifier[UNRECORDED] = sorted({*trace.verifier.get(UNRECORDED, ()), *(signal.name for signal in unread)})
+    return [failure for failure in failures if not isinstance(failure, UnreadError)], unread
 
 
 def _of(trace: Trace, signal: Signal) -> dict[str, Any]:
@@ -79,7 +106,7 @@ def _record(trace: Trace, signal: Signal, value: Any) -> None:
             trace.record_reward(key, number, signal.weight)
 
 
-def verdict(trace: Trace, skipped: Sequence[Signal]) -> tuple[Status, str | None]:
+def verdict(trace: Trace, skipped: Sequence[Signal], unread: Sequence[Signal] = ()) -> tuple[Status, str | None]:
     """What is known of the reward when every signal was taken that can be."""
     missing = [name for name, reward in trace.rewards.items() if reward is None]
     if missing:
@@ -87,6 +114,9 @@ def verdict(trace: Trace, skipped: Sequence[Signal]) -> tuple[Status, str | None
     if skipped:
         names = ", ".join(signal.name for signal in skipped)
         return Status.INDETERMINATE, f"graded without a sandbox, which {names} needs"
+    if unread:
+        names = ", ".join(signal.name for signal in unread)
+        return Status.INDETERMINATE, f"graded without the rollout's state, which {names} needs and no line holds"
     if not trace.rewards:
         return Status.INDETERMINATE, "the task has no rewards"
     return Status.SCORED, None

@@ -24,7 +24,7 @@ from forkyard.task.generics import type_argument
 from forkyard.task.hooks import KINDS, Kind, Signal, plugged, required_parameters, signals_of
 from forkyard.task.judges.judge import Judge
 from forkyard.task.machine import Networks, Origin
-from forkyard.task.scoring import measure, runnable, seed, settled, verdict
+from forkyard.task.scoring import measure, runnable, seed, set_apart, settled, verdict
 from forkyard.task.staging import Staging
 from forkyard.task.state import State, StateT_co
 from forkyard.trace import Status, Trace
@@ -261,11 +261,12 @@ class Task(Generic[DataT_co, StateT_co, ConfigT_co]):
         seed(trace, (*metrics, *rewards, *asked))
         failures = await measure(self, self.data, metrics, trace, runtime)
         failures += await measure(self, self.data, rewards, trace, runtime)
-        if not failures:
-            failures = await measure(self, self.data, asked, trace, runtime)
+        if not set_apart(trace, failures)[0]:
+            failures += await measure(self, self.data, asked, trace, runtime)
+        failures, unread = set_apart(trace, failures)
         if failures:
             raise settled(trace, failures)
-        trace.settle(*verdict(trace, [signal for signal in skipped if signal.kind == "reward"]))
+        trace.settle(*verdict(trace, *([each for each in some if each.kind == "reward"] for some in (skipped, unread))))
 
     # What its config and its class say.
 

@@ -111,13 +111,13 @@ class Taskset(ABC, Generic[TaskT, TasksetConfigT]):
     def include(self, **match: Any) -> Self:
         """The tasks that `idx`, `ids`, `keys` or `names` name, see `TaskMatchConfig`.
 
-        What names no task is told by a warning in the log. Raises ValueError when reading might never end.
+        What names no task, while others do, is told by a warning in the log. ValueError when reading might never end.
         """
         wanted = TaskMatchConfig(**match)
         if not self.bounded and (wanted.ids or wanted.keys or wanted.names):
             raise ValueError(f"{self._called} is infinite: choose from it by closed ranges of idx, or take some first")
         end = wanted.end if self._in_order else None
-        view = self._view(lambda tasks: _matching(tasks, wanted, True, end))
+        view = self._view(lambda tasks: _matching(tasks, wanted, self._called, True, end))
         if wanted.end is not None:
             view._bounded = True
         return view
@@ -127,7 +127,7 @@ class Taskset(ABC, Generic[TaskT, TasksetConfigT]):
         unwanted = TaskMatchConfig(**match)
         if not self.bounded and unwanted.endless:
             raise ValueError(f"{self._called} is infinite: without an open range of idx nothing of it would be left")
-        return self._view(lambda tasks: _matching(tasks, unwanted, False, None))
+        return self._view(lambda tasks: _matching(tasks, unwanted, self._called, False, None))
 
     def shuffle(self, seed: int = 0) -> Self:
         """The tasks in an order by chance, the same for the same seed. Raises ValueError when there is no end."""
@@ -180,18 +180,25 @@ def _shuffled(tasks: Iterator[TaskT], seed: int) -> list[TaskT]:
     return drawn
 
 
-def _matching(tasks: Iterator[TaskT], match: TaskMatchConfig, keep: bool, end: int | None) -> Iterator[TaskT]:
-    """The tasks that match (or do not), read to the position `end`; what matched nothing is logged at the end."""
+def _matching(
+    tasks: Iterator[TaskT], match: TaskMatchConfig, called: str, keep: bool, end: int | None
+) -> Iterator[TaskT]:
+    """The tasks that match (or do not), read to the position `end`.
+
+    What matched nothing is logged at the end, unless nothing matched at all and none is left: that is seen anyway.
+    """
     named = (("idx", match.idx), ("ids", match.ids), ("keys", match.keys), ("names", match.names))
     unmatched: dict[tuple[str, int | str], None] = {(field, item): None for field, items in named for item in items}
+    some = not keep
     for task in tasks:
         hits = match.hits(task)
+        some = some or bool(hits)
         for hit in hits:
             unmatched.pop(hit, None)
         if bool(hits) is keep:
             yield task
         if end is not None and (task.data.idx or 0) + 1 >= end:
             break
-    if unmatched:
+    if unmatched and some:
         said = ", ".join(f"{field} {item!r}" for field, item in unmatched)
-        _log.warning("%s matched no task", said)
+        _log.warning("%s matched no task of %s", said, called)

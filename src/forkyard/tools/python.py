@@ -10,10 +10,8 @@ import asyncio
 import compileall
 import fcntl
 import hashlib
-import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -21,9 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from forkyard.errors import ConfigError
-from forkyard.sandbox import Mount
+from forkyard.locks import locked
+from forkyard.sandbox import Mount, ownpython
 from forkyard.sandbox.common import default_home
-from forkyard.sandbox.ownpython import FIND_MAPPED, PYTHON, STANDARD, VERSION, command, loader_of
+from forkyard.sandbox.ownpython import PYTHON, STANDARD, VERSION, command
 from forkyard.values import new_id
 
 HERE: Final = "/.forkyard-python"
@@ -36,15 +35,15 @@ _LEFT_OUT = (
     *("ensurepip", "config-*", "pydoc_data", "*.a", "*.opt-?.pyc"),
 )
 _UNUSED_DAYS = 1.0
-_ASK = f"""
+_ASK = """
 import sys
-before = {{name.partition(".")[0] for name in sys.modules}}
+before = {name.partition(".")[0] for name in sys.modules}
 import forkyard.tools.inside, pydantic.json_schema
-found = {{name.partition(".")[0] for name in sys.modules}} - before - set(sys.stdlib_module_names)
-import importlib, importlib.metadata, json, os
+found = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
+import importlib, importlib.metadata, os
 files = [sys.modules[name].__file__ for name in sorted(found) if getattr(sys.modules[name], "__file__", None)]
 made = importlib.metadata.packages_distributions()
-for name in sorted({{name for top in found for name in made.get(top, ())}}):  # some ask for their own version
+for name in sorted({name for top in found for name in made.get(top, ())}):  # some ask for their own version
     own = importlib.metadata.distribution(name)
     files += [str(own.locate_file(file)) for file in own.files or () if file.match("*.dist-info/METADATA")]
 for name in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else ():
@@ -53,8 +52,6 @@ for name in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else ():
             importlib.import_module(name.partition(".")[0])
         except Exception:
             pass
-{FIND_MAPPED}
-sys.stdout.write(json.dumps([files, mapped]))
 """
 _found: dict[Path, Path] = {}
 _locks: list[int] = []
@@ -76,7 +73,7 @@ def _made(home: Path) -> Path:
     lock = place.with_suffix(".lock")
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _locks.append(_locked(lock, fcntl.LOCK_SH))
+        _locks.append(locked(lock, fcntl.LOCK_SH))
         if not place.exists():
             draft = home / f"{place.name}.{new_id()}"
             try:
@@ -94,13 +91,8 @@ def _made(home: Path) -> Path:
 
 def _asked() -> tuple[list[Path], list[Path]]:
     """The packages it needs, and the shared objects that are mapped when everything is imported."""
-    asked = [sys.executable, "-c", _ASK, str(STANDARD / "lib-dynload")]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd="/")
-    if done.returncode != 0:
-        raise ConfigError(f"this Python cannot be put into a sandbox: {done.stderr.strip()[-500:]}")
-    files, mapped = json.loads(done.stdout)
-    own = [Path(file) for file in files]
-    return [file for file in own if not _is_standard(file)], [Path(path) for path in mapped]
+    files, mapped = ownpython.asked(_ASK, str(STANDARD / "lib-dynload"))
+    return [file for file in files if not _is_standard(file)], mapped
 
 
 def _is_standard(file: Path) -> bool:
@@ -117,7 +109,6 @@ def _digest(packages: list[Path]) -> str:
 
 
 def _build(draft: Path, packages: list[Path], mapped: list[Path]) -> None:
-    loader = loader_of(mapped)
     (draft / "packages").mkdir(parents=True)
     standard = draft / sys.platlibdir / VERSION
     shutil.copytree(STANDARD, standard, ignore=shutil.ignore_patterns(*_LEFT_OUT))
@@ -127,30 +118,11 @@ def _build(draft: Path, packages: list[Path], mapped: list[Path]) -> None:
         else:
             shutil.copy2(package, draft / "packages")
     copied = (STANDARD, *packages)
-    for folder, name, path in [("bin", "python", PYTHON), ("so", "loader", loader)] + [
-        ("so", path.name, path) for path in mapped if not any(path.is_relative_to(each) for each in copied)
-    ]:
-        (draft / folder).mkdir(exist_ok=True)
-        shutil.copyfile(path, draft / folder / name)
-        (draft / folder / name).chmod(0o755)
+    ownpython.place(draft, mapped, skip=lambda path: any(path.is_relative_to(each) for each in copied))
     compileall.compile_dir(draft, quiet=2)
     for path in draft.rglob("*"):
         path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
     draft.chmod(0o755)
-
-
-def _locked(path: Path, how: int) -> int:
-    """The file's descriptor, with a lock that ends with this process. Raises BlockingIOError."""
-    while True:
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, how)
-            if path.exists() and os.fstat(fd).st_ino == path.stat().st_ino:
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
 
 
 def _sweep(home: Path) -> None:
@@ -158,7 +130,7 @@ def _sweep(home: Path) -> None:
         with suppress(BlockingIOError, FileNotFoundError):  # in use, or another process is at it
             if time.time() - lock.stat().st_mtime < _UNUSED_DAYS * 86_400:
                 continue
-            fd = _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fd = locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for place in home.glob(f"{lock.stem}*/"):  # drafts of processes that were killed, too
                 shutil.rmtree(place, ignore_errors=True)
             lock.unlink()

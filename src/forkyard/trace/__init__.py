@@ -24,10 +24,11 @@ from forkyard.trace.messages import (
 )
 from forkyard.trace.record import SCHEMA
 from forkyard.trace.trace import Trace
-from forkyard.trace.values import Reward, Slot, Status, Timing, is_full
+from forkyard.trace.values import SINGLE_AGENT, Reward, Slot, Status, Timing, is_full, unit_of
 
 __all__ = [
     "SCHEMA",
+    "SINGLE_AGENT",
     "AgentLimits",
     "AnyMessage",
     "AssistantMessage",
@@ -60,4 +61,5 @@ __all__ = [
     "messages",
     "text_of",
     "typed",
+    "unit_of",
 ]

@@ -1,14 +1,21 @@
-"""What a line has cost in all: its own rollout, and the failed ones before it that left no line of their own."""
+"""What a line has cost in all: its own rollout, and the failed ones before it that left no line of their own.
+
+Those stand in `info["earlier_attempts"]`: one entry each, whether the agent or the whole episode was played again.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
 
+from forkyard.trace.calls import Usage
+from forkyard.trace.trace import Trace
 from forkyard.values import number
 
-_EARLIER = ("earlier_tries", "earlier_attempts")  # in `info`: of the agent within its episode, and of whole episodes
+_EARLIER = "earlier_attempts"
+_OLD = "earlier_tries"  # where older lines have those of the agent
 
 
 def total_cost(record: Mapping[str, Any]) -> float | None:
@@ -19,9 +26,35 @@ def total_cost(record: Mapping[str, Any]) -> float | None:
     return math.fsum(costs) if costs else None
 
 
+def keep_attempts(
+    trace: Trace, of: Literal["agent", "episode"], failed: Sequence[tuple[str | None, Sequence[Trace]]]
+) -> None:
+    """Put earlier attempts on the record of the last one: why each failed, and what its rollouts used and cost.
+
+    Attempts at an episode come before those its last agent needed within it.
+    """
+    if failed:
+        before = trace.info.get(_EARLIER)
+        entries = [{"of": of, "reason": reason, **_used(traces)} for reason, traces in failed]
+        trace.info[_EARLIER] = [*entries, *(before if isinstance(before, list) else ())]
+
+
+def _used(traces: Sequence[Trace]) -> dict[str, Any]:
+    """By these rollouts themselves, and with what failed before them."""
+    usage = Usage()
+    for trace in traces:
+        usage.add(trace.usage)
+        for said in (each.get("usage") for each in _earlier({"info": trace.info})):
+            counts = said if isinstance(said, dict) else {}
+            usage.add(Usage(**{name: int(number(counts.get(name)) or 0) for name in asdict(usage)}))
+    costs = [total_cost({"cost_usd": trace.cost_usd, "info": trace.info}) for trace in traces]
+    known = [cost for cost in costs if cost is not None]
+    return {"usage": asdict(usage), "cost_usd": math.fsum(known) if known else None}
+
+
 def _earlier(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     info = record.get("info")
     known = info if isinstance(info, dict) else {}
-    for name in _EARLIER:
+    for name in (_EARLIER, _OLD):
         listed = known.get(name)
         yield from (each for each in (listed if isinstance(listed, list) else ()) if isinstance(each, dict))

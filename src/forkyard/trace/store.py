@@ -22,6 +22,7 @@ from forkyard.values import strict_json
 
 TRACES_FILE = "traces.jsonl"
 PLAN_FILE = "plan.json"  # beside the traces: what the run was asked for
+DISK_PREFIX = "disk:"  # of the place of a run whose traces are on a named disk
 RETRIED: frozenset[str] = frozenset({Status.INFRASTRUCTURE_ERROR, Status.CANCELLED})
 SYNC_EVERY = 1.0  # seconds
 _BLOCK = 1 << 16
@@ -29,6 +30,11 @@ _BLOCK = 1 << 16
 Record = dict[str, Any]
 TaskSample = tuple[str, int]
 T = TypeVar("T")
+
+
+def on_disk(place: Path) -> bool:
+    """Whether a place is one on a named disk, `disk:NAME/RUN`."""
+    return str(place).startswith(DISK_PREFIX)
 
 
 class TraceStore:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+SINGLE_AGENT = "single-agent"
+"""The env that is meant where none is named: one agent, one rollout."""
 _FULL = 1 - 1e-9  # a sum of weighted rewards may miss 1 by rounding
 
 
@@ -35,6 +37,11 @@ class Reward:
     def value(self) -> float:
         """Its part of the total."""
         return self.score * self.weight
+
+
+def unit_of(env: str) -> str:
+    """What is planned and counted of an env: rollouts, or episodes that may be of several."""
+    return "rollout" if env == SINGLE_AGENT else "episode"
 
 
 def is_full(reward: float | None) -> bool:
@@ -120,4 +127,4 @@ class Slot:
     sample: int = 0
     attempt: int = 0
     episode: str = ""
-    env: str = "single-agent"
+    env: str = SINGLE_AGENT

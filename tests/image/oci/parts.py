@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -114,9 +115,13 @@ async def publish(reference: str, image: Made) -> str:
     return digest_of(image.manifest)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@contextmanager
+def port_of_ours() -> Iterator[int]:
+    """A port at which nobody listens, and that nobody else is given; ours may listen there with SO_REUSEPORT."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 @contextmanager
@@ -125,20 +130,19 @@ def running_registry(directory: Path, auth: str = "") -> Iterator[str]:
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed (apt-get install docker-registry)")
-    address = f"127.0.0.1:{free_port()}"
     config = directory / "config.yml"
     storage = f"storage:\n  filesystem:\n    rootdirectory: {directory}/store\n"
-    config.write_text(f"version: 0.1\nlog:\n  level: info\n{storage}http:\n  addr: {address}\n{auth}")
+    config.write_text(f"version: 0.1\nlog:\n  level: info\n{storage}http:\n  addr: 127.0.0.1:0\n{auth}")
     process = subprocess.Popen([program, "serve", str(config)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            if b"listening on" in line:
+            if (found := re.search(r"listening on (127\.0\.0\.1:\d+)", line.decode())) is not None:
                 break
         else:
             raise AssertionError("the registry did not start")
         drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
-        yield address
+        yield found[1]
     finally:
         process.terminate()
         process.wait()
@@ -199,7 +203,7 @@ async def cut_line(to: str, *cuts: int, for_good: bool = False) -> AsyncIterator
 
 async def sh(sandbox: Sandbox, script: str) -> str:
     """What a script prints, in a sandbox that has a shell."""
-    result = await sandbox.run(script, timeout=20)
+    result = await sandbox.run(script, timeout=100)
     assert result.ok, result
     return result.stdout
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from tests.image.oci.parts import free_port, running_registry
+from tests.image.oci.parts import port_of_ours, running_registry
 
 SERVICE, ISSUER = "the registry", "the tests"
 
@@ -49,7 +49,7 @@ async def answering(answer: Callable[[Request], Answer], port: int = 0) -> Async
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    server = await asyncio.start_server(serve, "127.0.0.1", port, reuse_port=bool(port))
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -73,10 +73,11 @@ def guarded_registry(directory: Path) -> Iterator[Guarded]:
     subprocess.run(
         [*command, "-keyout", str(directory / "key"), "-out", str(directory / "cert")], check=True, capture_output=True
     )
-    port = free_port()
-    auth = f"auth:\n  token:\n    realm: http://127.0.0.1:{port}/token\n    service: {SERVICE}\n    issuer: {ISSUER}\n"
-    with running_registry(directory, f"{auth}    rootcertbundle: {directory}/cert\n") as address:
-        yield Guarded(address, port, directory)
+    token = f"    service: {SERVICE}\n    issuer: {ISSUER}\n    rootcertbundle: {directory}/cert\n"
+    with port_of_ours() as port:
+        realm = f"auth:\n  token:\n    realm: http://127.0.0.1:{port}/token\n"
+        with running_registry(directory, realm + token) as address:
+            yield Guarded(address, port, directory)
 
 
 @dataclass

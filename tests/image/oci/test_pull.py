@@ -23,7 +23,7 @@ from forkyard.image.oci.registry import open_registry
 from forkyard.sandbox import ImageConfig, Sandbox, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from tests.image.oci.conftest import PASSWORD, USER
-from tests.image.oci.parts import cut_line, free_port, link, listing, made, member, publish, tar
+from tests.image.oci.parts import cut_line, link, listing, made, member, port_of_ours, publish, tar
 
 LOWER = tar(
     member("etc"),
@@ -284,9 +284,10 @@ async def test_a_mirror_stands_in_for_a_registry(
 async def test_an_image_that_cannot_be_had_is_told_with_the_mends(
     provider: LocalProvider, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORKYARD_MIRRORS", f"docker.io=http://127.0.0.1:{free_port()}")
-    with pytest.raises(ConfigError) as caught:
-        await ensure_image(provider, "debian:12")
+    with port_of_ours() as port:
+        monkeypatch.setenv("FORKYARD_MIRRORS", f"docker.io=http://127.0.0.1:{port}")
+        with pytest.raises(ConfigError) as caught:
+            await ensure_image(provider, "debian:12")
     said = str(caught.value)
     assert said.startswith("there is no image 'debian:12'")
     for part in ("docker.io", "cannot be reached", "image import", "image bootstrap", "--base host"):

@@ -137,5 +137,5 @@ def test_rules_are_chosen_by_name() -> None:
 def test_a_directory_without_a_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no task"):
         named_directories(tmp_path)
-    with pytest.raises(ConfigError, match="is not a directory"):
+    with pytest.raises(ConfigError, match="does not exist"):
         named_directories(tmp_path / "nowhere")

@@ -16,6 +16,7 @@ from forkyard.cli.dotted.types import (
     from_text,
     is_switch,
     mapped_to,
+    meant_key,
     model_of,
     short_of,
     takes_any_key,
@@ -129,6 +130,8 @@ def annotation_at(model: type[BaseModel], key: Key) -> Any:
             if part in fields_of(inner):
                 annotation = fields_of(inner)[part].annotation
             elif takes_any_key(inner):
+                if near := meant_key(inner, part):
+                    raise _Mistake(f"there is no such option; did you mean {flag((*key[:depth], near))}?")
                 return Any
             else:
                 raise _Mistake(_unknown(model, key, depth, inner))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -55,6 +55,12 @@ def short_of(model: type[BaseModel]) -> str | None:
 def takes_any_key(model: type[BaseModel]) -> bool:
     """Whether the model takes keys it does not name."""
     return model.model_config.get("extra") == "allow"
+
+
+def meant_key(model: type[BaseModel], key: str) -> str | None:
+    """The key that one is likely misspelt for, where a model that takes any tells (by a method `meant`)."""
+    meant: Callable[[str], str | None] | None = getattr(model, "meant", None)
+    return meant(key) if meant is not None else None
 
 
 def is_switch(annotation: Any) -> bool:

@@ -5,7 +5,7 @@ from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.exporting import export
 from forkyard.image.oci.install import LAYER_PREFIX, InstalledImage
 from forkyard.image.oci.pruning import prune
-from forkyard.image.oci.pulling import ensure_image, find_image, pull
+from forkyard.image.oci.pulling import ensure_image, find_image, pull, ways_in
 from forkyard.image.oci.pushing import push
 from forkyard.image.oci.reference import parse_reference
 from forkyard.image.oci.settings import Credentials
@@ -23,4 +23,5 @@ __all__ = [
     "prune",
     "pull",
     "push",
+    "ways_in",
 ]

@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -17,6 +17,7 @@ from forkyard.image.oci.documents import Descriptor
 from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.registry import Again, Registry
 from forkyard.image.oci.settings import blobs_directory
+from forkyard.locks import locked
 from forkyard.values import MIB
 
 _LOOK_AGAIN = 0.1
@@ -69,19 +70,9 @@ async def _fill(download: _Download, registry: Registry, left_over: bool) -> Non
 async def _locked(path: Path) -> int:
     """The open file that only this download writes."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and path.stat().st_ino == os.fstat(fd).st_ino:
-                return fd
-            wait = 0.0  # somebody finished with it just now
-        except BlockingIOError:
-            wait = _LOOK_AGAIN
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-        await asyncio.sleep(wait)
+        with suppress(BlockingIOError):
+            return locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        await asyncio.sleep(_LOOK_AGAIN)
 
 
 class _Download:

@@ -75,7 +75,14 @@ async def ensure_image(store: ImageProvider, name: str) -> ImageInfo:
                 f"the provider {store.name} has no image {shown!r}, and it could not be pulled: {error}"
             ) from error
         raise ConfigError(
-            f"there is no image {shown!r}, and it could not be pulled: {error}. Import a root file system or a saved "
-            f"image by `forkyard image import ARCHIVE {shown}`, make a Debian by `forkyard image bootstrap "
-            "debian:bookworm-slim`, or start from the image host, which is this machine's own /usr, with `--base host`"
+            f"there is no image {shown!r}, and it could not be pulled: {error}. {ways_in(shown)}, or start from the "
+            "image host, which is this machine's own /usr, with `--base host`"
         ) from error
+
+
+def ways_in(name: str) -> str:
+    """How else an image comes in than from a registry, for somebody who waits for the one of that name."""
+    return (
+        f"Import a root file system or a saved image by `forkyard image import ARCHIVE {name}`, make a Debian by "
+        "`forkyard image bootstrap debian:bookworm-slim`"
+    )

@@ -15,7 +15,7 @@ from forkyard.image.oci.access import Access, read_bounded
 from forkyard.image.oci.documents import ACCEPT, DOCUMENT_LIMIT, Descriptor, digest_of
 from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.reference import Reference
-from forkyard.image.oci.settings import Credentials, Endpoint, credentials, endpoint
+from forkyard.image.oci.settings import MIRRORS, Credentials, Endpoint, credentials, endpoint
 from forkyard.values import backoff, one_line
 
 T = TypeVar("T")
@@ -145,7 +145,8 @@ class Registry:
                 again = Again(f"the connection was cut ({type(error).__name__})")
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 said = self._access.hide(one_line(str(error) or type(error).__name__)[:_SAID])
-                raise ImageSourceError(f"{self.where} cannot be reached: {said}") from error
+                mend = f"a mirror is asked in its place with {MIRRORS}={self._at.name}=URL"
+                raise ImageSourceError(f"{self.where} cannot be reached: {said}; {mend}") from error
             failures = 1 if again.progress else failures + 1
             if failures >= _MOST_FAILURES:
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from forkyard.errors import ConfigError
 from forkyard.image.oci.reference import DOCKER_HUB
+from forkyard.programs import run
 from forkyard.sandbox import default_home
 from forkyard.secrets import Secrets
 from forkyard.values import one_line
@@ -24,6 +24,7 @@ INSECURE = "FORKYARD_INSECURE_REGISTRIES"
 _HUB_HOST = "registry-1.docker.io"
 _HUB_KEYS = ("https://index.docker.io/v1/", "index.docker.io", DOCKER_HUB, _HUB_HOST)
 _HELPER_SECONDS = 30.0
+_HELPER_ANSWER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +155,15 @@ async def _ask_helper(helper: str, name: str, path: Path) -> Credentials | None:
     program = f"docker-credential-{helper}"
     if "/" in helper or (found := shutil.which(program)) is None:
         raise ConfigError(f"{path}: it names the credential helper {one_line(program)!r}, which is not installed")
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(found, "get", stdin=pipe, stdout=pipe, stderr=pipe)
+    argv = [found, "get"]
     try:
-        async with asyncio.timeout(_HELPER_SECONDS):
-            out, _ = await process.communicate(name.encode())
+        code, out, _ = await run(argv, stdin=name.encode(), seconds=_HELPER_SECONDS, keep=_HELPER_ANSWER)
     except TimeoutError:
         raise ConfigError(f"{program} did not answer within {_HELPER_SECONDS:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
+    if code != 0:
         if b"credentials not found" in out.lower():
             return None
-        raise ConfigError(f"{program} failed for {name} (exit code {process.returncode}): try it by hand")
+        raise ConfigError(f"{program} failed for {name} (exit code {code}): try it by hand")
     try:
         answer = json.loads(out)
         user, secret = str(answer["Username"]), str(answer["Secret"])

@@ -44,7 +44,7 @@ ODD_NAMES = (
 CLIMB = "../" * 24
 
 
-async def soon(awaited: Awaitable[T], what: str, within: float = 10) -> T:
+async def soon(awaited: Awaitable[T], what: str, within: float = PATIENCE) -> T:
     """The awaited value; Broken when it does not come within `within` seconds."""
     try:
         async with asyncio.timeout(within):
@@ -213,7 +213,7 @@ async def check_read_over_the_limit_raises(provider: Provider) -> None:
             with expect_raises("reading a file of 2 GiB", TooLarge) as caught:
                 await box.read("sparse", max_bytes=limit)
             caught.expect_named("2147483648", "2,147,483,648", "2048 MiB", "2.0 GiB", "2 GiB")
-        watch.expect_under(3, "refusing a file of 2 GiB twice")
+        watch.expect_under(PATIENCE / 2, "refusing a file of 2 GiB twice")
 
 
 async def check_missing_file_raises_file_not_found_error(provider: Provider) -> None:

@@ -121,8 +121,9 @@ async def check_disk_limit_ends_what_fills_it(provider: Provider) -> None:
 @needs(Feature.LIMIT_DISK)
 async def check_disk_limit_counts_small_and_unnamed_files(provider: Provider) -> None:
     """Thousands of small files, empty ones too, and files that were removed but are held open, are counted."""
-    small = "mkdir /s; i=0; while :; do echo x > /s/$i; i=$((i+1)); done"
-    empty = "mkdir /e; cd /e; n=0; while :; do n=$((n+1)); seq -f $n-%g 500 | xargs touch; done"
+    # slowly enough to be stopped before it is so much that the sandbox itself has to go
+    small = "mkdir /s; i=0; while :; do echo x > /s/$i; i=$((i+1)); [ $((i % 500)) = 0 ] && sleep 0.02; done"
+    empty = "mkdir /e; cd /e; n=0; while :; do n=$((n+1)); seq -f $n-%g 500 | xargs touch; sleep 0.02; done"
     removed = "exec 3>/gone; rm /gone; head -c 120000000 /dev/zero >&3; sleep 60"
     for what, script in (("small files", small), ("empty files", empty), ("a removed file", removed)):
         async with fresh(provider, spec(limits=Limits(disk_mb=20))) as box:

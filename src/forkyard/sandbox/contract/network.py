@@ -21,6 +21,7 @@ from forkyard.sandbox.contract.promise import (
     spec,
 )
 from forkyard.sandbox.network.policy import NO_NETWORK, PUBLIC, Network
+from forkyard.sandbox.network.rules import Rule
 from forkyard.sandbox.promises import network_features
 from forkyard.sandbox.protocol import Provider, Sandbox
 from forkyard.sandbox.values import Feature
@@ -70,7 +71,13 @@ def _own_address() -> str | None:
 
 async def check_a_network_that_is_not_kept_is_refused(provider: Provider) -> None:
     """A sandbox is not made with a network that the provider does not declare, nor without what it is to block."""
-    networks = (Network("allowlist", ("example.org",)), PUBLIC, Network("public", block=("example.org",)))
+    rule = Rule("example.org", (("X-Key", "of-the-rule"),))
+    networks = (
+        Network("allowlist", ("example.org",)),
+        PUBLIC,
+        Network("public", block=("example.org",)),
+        Network("public", rules=(rule,)),
+    )
     for network in networks:
         if missing := network_features(network) - provider.features:
             with expect_raises(f"creating a sandbox with {network}", ConfigError) as caught:
@@ -94,7 +101,7 @@ async def check_network_none_means_none(provider: Provider) -> None:
             watch = Stopwatch()
             connected, _ = await _dial(box, address, 80)
             expect(not connected, f"connecting to {address} should fail, it worked")
-            watch.expect_under(5, f"failing to connect to {address}")
+            watch.expect_under(PATIENCE / 2, f"failing to connect to {address}")
         connected, message = await _dial(box, "127.0.0.1", 9)
         expect("refused" in message, f"the sandbox's own loopback should be up and refuse, it says {message!r}")
 
@@ -154,11 +161,14 @@ async def _get(box: Sandbox, where: str) -> str:
 
 @asynccontextmanager
 async def _page() -> AsyncIterator[tuple[str, list[str]]]:
-    """An HTTP server of this machine, not at loopback if it has another address; yields its place and what it heard."""
+    """An HTTP server of this machine, not at loopback if it has another address: its place, and the heads it heard."""
     heard: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append((await reader.readline()).decode().strip())
+        head = []
+        while line := (await reader.readline()).decode().strip():
+            head.append(line)
+        heard.append("\n".join(head))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         await writer.drain()
         writer.close()
@@ -199,6 +209,20 @@ async def check_a_network_can_be_changed_while_a_sandbox_runs(provider: Provider
         await box.set_network(Network("allowlist", (host,)))
         await box.start()
         expect(" 200 " in await _get(box, host), "a host allowed while it was stopped should answer, it did not")
+
+
+@needs(Feature.ALLOWLIST, Feature.NETWORK_RULES)
+async def check_a_rule_adds_headers_the_sandbox_has_not(provider: Provider) -> None:
+    """A request to a host with a rule arrives with the rule's headers, of which nothing is found inside."""
+    async with _page() as (host, heard):
+        rules = (Rule(host, (("X-Key", "of-the-rule"),)),)
+        async with fresh(provider, spec(network=Network("allowlist", (host,), rules=rules))) as box:
+            if not await _has_bash(box):
+                return
+            expect(" 200 " in await _get(box, host), "a host with a rule should answer, it did not")
+            expect("of-the-rule" not in await sh(box, "env"), "the rule's header is in the environment inside")
+        arrived = [line for head in heard for line in head.splitlines() if line.lower().startswith("x-key:")]
+        expect_equal(arrived, ["X-Key: of-the-rule"], "the header that arrives")
 
 
 @needs(Feature.ALLOWLIST, Feature.FORK)

@@ -17,6 +17,7 @@ from forkyard.sandbox.contract.promise import (
     expect_raises,
     fresh,
     new_mark,
+    patience_in_use,
     sh,
 )
 from forkyard.sandbox.protocol import Provider
@@ -102,13 +103,13 @@ async def check_output_streams_while_the_command_runs(provider: Provider) -> Non
     """`on_output` hears output while the command still runs, not when it has ended."""
     async with fresh(provider) as box:
         heard = asyncio.Event()
-        script = "echo first; i=0; while [ ! -e go ] && [ $i -lt 400 ]; do sleep 0.02; i=$((i+1)); done; ls go"
-        run = asyncio.create_task(box.run(script, timeout=PATIENCE, on_output=lambda stream, piece: heard.set()))
+        script = "echo first; while [ ! -e go ]; do sleep 0.02; done; ls go"
+        run = asyncio.create_task(box.run(script, timeout=2 * PATIENCE, on_output=lambda stream, piece: heard.set()))
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience_in_use.get()):
                 await heard.wait()
         except TimeoutError:
-            expect(False, "on_output should hear the first line while the command runs, it heard nothing for 5 s")
+            expect(False, "on_output should hear the first line while the command runs, it heard nothing")
         finally:
             await box.write("go", b"")
             result = await run
@@ -155,9 +156,14 @@ async def check_chatty_output_is_not_slow(provider: Provider) -> None:
     loop = "i=0; while [ $i -lt 100000 ]; do echo line $i; i=$((i+1)); done"
     async with fresh(provider) as box:
         clock = asyncio.get_running_loop().time
-        start = clock()
-        await sh(box, f"({loop}) > lines.txt", timeout=3 * PATIENCE)
-        to_file = clock() - start
-        watch = Stopwatch()
-        await sh(box, loop, timeout=3 * PATIENCE)
-        watch.expect_under(3 * to_file + 2, f"a script that took {to_file:.1f} s when it wrote to a file")
+
+        async def took(script: str) -> float:
+            start = clock()
+            await sh(box, script, timeout=3 * PATIENCE)
+            return clock() - start
+
+        for _ in range(3):  # the machine may do other things, now more and now less
+            to_file, to_us = await took(f"({loop}) > lines.txt"), await took(loop)
+            if to_us < 3 * to_file + 2:
+                return
+        expect(False, f"a script that takes {to_file:.1f} s when it writes to a file takes {to_us:.1f} s, three times")

@@ -16,9 +16,10 @@ from forkyard.sandbox.protocol import Provider, Sandbox
 from forkyard.sandbox.values import Feature, SandboxSpec
 
 CheckFunction = Callable[[Any], Awaitable[None]]  # over a Provider, or an ImageProvider where it needs one
-PATIENCE = 20.0  # seconds given to a command that should need none
+PATIENCE = 20.0  # seconds given to what should need none
 
 image_in_use: ContextVar[str] = ContextVar("image_in_use", default=SandboxSpec().image)
+patience_in_use: ContextVar[float] = ContextVar("patience_in_use", default=PATIENCE)
 _needs: dict[CheckFunction, frozenset[Feature]] = {}
 
 
@@ -110,16 +111,16 @@ async def closing(box: Sandbox) -> AsyncIterator[Sandbox]:
 
 async def sh(box: Sandbox, script: str, **options: Any) -> str:
     """The standard output of a shell script that must succeed."""
-    options.setdefault("timeout", PATIENCE)
+    options.setdefault("timeout", patience_in_use.get())
     result = await box.run(script, **options)
     expect(result.ok, f"{script!r} should succeed; it ended with {result.exit_code}, timed_out={result.timed_out}, "
            f"stderr {short(result.stderr)}")  # fmt: skip
     return result.stdout
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], message: str, within: float = 3.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], message: str) -> None:
     """Raise Broken unless `holds` becomes true in time; for what a kernel finishes just after a call returns."""
-    end = time.monotonic() + within
+    end = time.monotonic() + patience_in_use.get()
     while not await holds():
         expect(time.monotonic() < end, message)
         await asyncio.sleep(0.05)

@@ -7,10 +7,18 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Iterator
+from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
 
-from forkyard.sandbox.contract.promise import Broken, CheckFunction, image_in_use, needs_of
+from forkyard.sandbox.contract.promise import (
+    PATIENCE,
+    Broken,
+    CheckFunction,
+    image_in_use,
+    needs_of,
+    patience_in_use,
+)
 from forkyard.sandbox.protocol import Provider
 from forkyard.sandbox.values import Feature, SandboxSpec
 
@@ -63,13 +71,18 @@ def _discover() -> Iterator[Check]:
                 yield Check(name.removeprefix(PREFIX), promise, info.name, needs_of(function), function)
 
 
-async def run_check(check: Check, provider: Provider, image: str = SandboxSpec().image) -> CheckResult:
-    """Try one promise. Never raises for what the provider does: that is the result."""
+async def run_check(
+    check: Check, provider: Provider, image: str = SandboxSpec().image, *, patience: float = PATIENCE
+) -> CheckResult:
+    """Try one promise. Never raises for what the provider does: that is the result.
+
+    `patience` is how many seconds it waits for what should be there at once, before it calls the promise broken.
+    """
     missing = sorted(check.needs - provider.features)
     if missing:
         return CheckResult(check.name, Outcome.NOT_DECLARED, f"{provider.name} does not promise {', '.join(missing)}")
     start = time.monotonic()
-    message = await _broken_by(check, provider, image)
+    message = await _broken_by(check, provider, image, patience)
     outcome = Outcome.KEPT if message is None else Outcome.BROKEN
     return CheckResult(check.name, outcome, message or "", time.monotonic() - start)
 
@@ -79,10 +92,11 @@ async def run_contract(provider: Provider, image: str = SandboxSpec().image) -> 
     return [await run_check(check, provider, image) for check in checks()]
 
 
-async def _broken_by(check: Check, provider: Provider, image: str) -> str | None:
-    token = image_in_use.set(image)  # the task made now takes it along
-    task = asyncio.ensure_future(check.function(provider))
-    image_in_use.reset(token)
+async def _broken_by(check: Check, provider: Provider, image: str, patience: float) -> str | None:
+    context = copy_context()
+    context.run(image_in_use.set, image)
+    context.run(patience_in_use.set, patience)
+    task = context.run(asyncio.ensure_future, check.function(provider))
     try:
         await asyncio.wait([task], timeout=CHECK_SECONDS)
     finally:

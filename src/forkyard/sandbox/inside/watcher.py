@@ -4,6 +4,7 @@ A child of the spawner, started when the first sandbox with such a bound is, and
 may enter every directory of an upper layer, whoever made it. Messages of its socket (JSON, one a packet):
 
     in    {"disk": id, "pid": pid, "bytes": n, "files": n}    count this disk from now on; `pid` is its PID 1
+    in    {"cleared": id}    what wrote to it is dead: only what is written from now on calls for another kill
     in    {"forget": id}
     out   {"disk": id, "act": "kill"}    it is over its bound, and has grown, or nobody cleared up for a while
     out   {"disk": id, "act": "end"}     it is far over its bound, or nested too deep to be counted
@@ -22,6 +23,7 @@ import resource
 import select
 import socket
 import stat
+import sys
 import time
 from contextlib import suppress
 from typing import Any
@@ -33,6 +35,7 @@ DEEPEST = 1000  # directories inside each other
 _FASTEST = 2e9, 1e5  # bytes and files a second that no guest writes faster
 _SLACK = 512 << 20, 25_000  # what it may at least be over, if it was too fast to be counted, before it is ended
 _SOONEST, _SHARE = 0.05, 5
+_ALL = sys.maxsize, sys.maxsize  # bytes and files: no disk holds more
 _GRACE = 2.0  # seconds in which a full disk is left to those who clear it up
 
 
@@ -148,7 +151,12 @@ class Disk:
         self._most = most
         self._told: tuple[int, int] | None = None  # what it held when it was last looked at, while over its bound
         self._again = 0.0
+        self._killing = False  # a kill was asked for, and is not done yet: what is written until then is no news
         self.due = 0.0
+
+    def cleared(self) -> None:
+        """Its processes are dead: look again at once, from where the next will start."""
+        self._killing, self._told, self.due = False, _ALL, 0.0
 
     def check(self) -> str | None:
         """Count it: what is to be done about it, if anything."""
@@ -165,9 +173,11 @@ class Disk:
 
     def _judge(self, used: tuple[int, int], now: float) -> str | None:
         if not _beyond(used, self._most):
-            self._told = None
+            self._told, self._killing = None, False
+        elif self._killing and now < self._again:
+            return None
         elif self._told is None or _beyond(used, self._told) or (used == self._told and now > self._again):
-            self._told, self._again = used, now + _GRACE
+            self._told, self._again, self._killing = used, now + _GRACE, True
             return "kill"
         elif used != self._told:  # somebody clears up
             self._told, self._again = used, now + _GRACE
@@ -204,6 +214,9 @@ def watch(fd: int) -> None:
 def _told(disks: dict[str, Disk], message: dict[str, Any], ahead: bool) -> None:
     if "forget" in message:
         disks.pop(message["forget"], None)
+    elif "cleared" in message:
+        if disk := disks.get(message["cleared"]):
+            disk.cleared()
     else:
         most = message["bytes"], message["files"]
         disks[message["disk"]] = Disk(message["disk"], message["pid"], most, ahead=ahead)

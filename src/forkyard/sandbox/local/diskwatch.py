@@ -66,6 +66,12 @@ class DiskWatch:
             raise EngineLost(f"the watcher of disks is gone: {err.strerror}") from err
         self._watched[disk] = on_over
 
+    def cleared(self, disk: str) -> None:
+        """Tell that the processes it asked to be killed are dead."""
+        if disk in self._watched:
+            with suppress(OSError):
+                self._sock.send(json.dumps({"cleared": disk}).encode())
+
     def forget(self, disk: str) -> None:
         """Stop watching a disk."""
         if self._watched.pop(disk, None) is not None:

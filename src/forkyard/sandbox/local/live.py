@@ -51,7 +51,13 @@ class Live(HeldLive):
 
     def watch_disk(self, watch: DiskWatch, disk: str, limit_mb: int) -> None:
         """Bound what it writes to its disk."""
-        watch.add(disk, self.pid, limit_mb, self._disk_over)
+
+        def over(act: str) -> None:
+            self._disk_over(act)
+            if act == "kill" and self._clearing is not None:
+                self._clearing.add_done_callback(lambda _: watch.cleared(disk))
+
+        watch.add(disk, self.pid, limit_mb, over)
         self._unwatch = lambda: watch.forget(disk)
 
     def _disk_over(self, act: str) -> None:

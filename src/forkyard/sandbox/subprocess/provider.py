@@ -55,7 +55,7 @@ class SubprocessProvider:
             name=spec.name,
             image=spec.image,
             created=time.time(),
-            owner=self._store.owner,
+            owner=self._store.owners.own,
             env=dict(spec.env),
             workdir=spec.workdir or "/",
         )
@@ -82,6 +82,8 @@ class SubprocessProvider:
             kill_tree(sandbox_marker(sandbox_id))
             await asyncio.to_thread(self._store.remove, sandbox_id)
             removed.append(f"removed subprocess sandbox {sandbox_id}, whose owner is gone")
+        for owner in self._store.owners.dead():
+            self._store.owners.forget(owner)
         return removed
 
     async def close(self) -> None:

@@ -198,7 +198,7 @@ class SubprocessSandbox:
     async def fork(self, name: str | None = None) -> SubprocessSandbox:
         """A running copy of this stopped sandbox."""
         self._require("stopped", "stop it before forking it")
-        record = self._record.forked(name, self._store.owner)
+        record = self._record.forked(name, self._store.owners.own)
         self._store.add(record)
         try:
             await asyncio.to_thread(self._copy, record.id)

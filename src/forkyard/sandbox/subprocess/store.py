@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from forkyard.errors import ConfigError, SandboxError
+from forkyard.locks import Owners
 from forkyard.sandbox.values import SandboxInfo
 from forkyard.values import new_id
 
@@ -47,8 +47,15 @@ class Store:
     def __init__(self, home: Path) -> None:
         self._sandboxes, self._owners = home / "sandboxes", home / "owners"
         self._lock = home / "lock"
-        self.owner = new_id()
-        self._owner_fd: int | None = None
+        self._alive: Owners | None = None
+
+    @property
+    def owners(self) -> Owners:
+        """Who of those that share the directory are alive, this process from now on."""
+        if self._alive is None:
+            self._owners.mkdir(parents=True, exist_ok=True)
+            self._alive = Owners(self._owners)
+        return self._alive
 
     def disk(self, sandbox_id: str) -> Path:
         """The directory that is a sandbox's root."""
@@ -56,7 +63,6 @@ class Store:
 
     def add(self, record: Record) -> None:
         """Make the folder of a new sandbox. ConfigError when its name is in use."""
-        self._claim()
         with self._locked():
             taken = self.find(record.name) if record.name is not None else None
             if taken:
@@ -75,8 +81,7 @@ class Store:
 
     def own(self, record: Record) -> Record:
         """Make this process the owner of a sandbox."""
-        self._claim()
-        record = replace(record, owner=self.owner)
+        record = replace(record, owner=self.owners.own)
         self.save(record)
         return record
 
@@ -112,36 +117,15 @@ class Store:
             records = {record.id: record for record in self.all()}
             found = [path.name for path in self._sandboxes.iterdir() if path.name not in records]
             for record in records.values():
-                if not (record.state == "stopped" and record.name) and not self._lives(record.owner):
+                if not (record.state == "stopped" and record.name) and self.owners.is_dead(record.owner):
                     found.append(record.id)
             return found
 
     def leave(self) -> None:
         """Stop being an owner."""
-        if self._owner_fd is not None:
-            (self._owners / self.owner).unlink(missing_ok=True)
-            os.close(self._owner_fd)
-            self._owner_fd = None
-
-    def _claim(self) -> None:
-        """Show that this owner lives: a lock on a file, which the kernel lets go when the process dies."""
-        if self._owner_fd is None:
-            with self._locked():
-                self._owners.mkdir(parents=True, exist_ok=True)
-                self._owner_fd = os.open(self._owners / self.owner, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                fcntl.flock(self._owner_fd, fcntl.LOCK_EX)
-
-    def _lives(self, owner: str) -> bool:
-        path = self._owners / owner
-        try:
-            with path.open() as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except FileNotFoundError:
-            return False
-        path.unlink(missing_ok=True)
-        return False
+        if self._alive is not None:
+            self._alive.close(tidy=True)
+            self._alive = None
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -14,6 +14,10 @@ from forkyard.server.s3.request import Request
 SKEW = 15 * 60
 """Seconds by which a client's clock may be wrong."""
 UNSIGNED = "UNSIGNED-PAYLOAD"
+_VERSION_2 = (
+    "signatures of version 2 are not taken, have the client use version 4: boto3 presigns by it with "
+    "Config(signature_version='s3v4'), or in the region that `forkyard env` names (AWS_DEFAULT_REGION=us-east-2)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,9 @@ class Doorman:
                 raise S3Error("AccessDenied", "this API key is not one of this server; `forkyard key list` shows them")
             return Caller(key, None, request.header("x-amz-content-sha256", UNSIGNED))
         if given.startswith("AWS "):
-            raise S3Error("InvalidRequest", "signatures of version 2 are not taken; have the client use version 4")
+            raise S3Error("InvalidRequest", _VERSION_2)
+        if request.has("AWSAccessKeyId") and request.has("Signature"):
+            raise S3Error("InvalidRequest", _VERSION_2)
         raise S3Error("AccessDenied", "sign the request with a disk's key pair, or send 'Authorization: key-...'")
 
     def _signed(self, request: Request, given: str) -> Caller:

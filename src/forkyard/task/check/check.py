@@ -9,7 +9,7 @@ from forkyard.errors import ConfigError
 from forkyard.task.check.finding import Finding
 from forkyard.task.check.registry import RULES, Rule
 from forkyard.task.check.subject import Subject
-from forkyard.task.directory.load import task_directories
+from forkyard.task.directory.load import require_directory, task_directories
 from forkyard.values import nearest
 
 
@@ -26,8 +26,7 @@ def chosen_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> dict
 
 def named_directories(path: Path) -> list[Path]:
     """The task directory at `path`, or those in the directory at `path`. Raises ConfigError when there is none."""
-    if not path.is_dir():
-        raise ConfigError(f"{path} is not a directory; name a task directory or a directory of them")
+    require_directory(path, "a task directory or a directory of them")
     found = task_directories(path)
     if not found:
         raise ConfigError(f"{path} holds no task: no directory in it has a task.toml")

@@ -10,12 +10,16 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What one rule says of one place; `path` is relative to the task, `line` and `column` count from 1."""
+    """What one rule says of one place; `path` is relative to the task, `line` and `column` count from 1.
+
+    `output` is what commands printed of it, its end, as text of several lines.
+    """
 
     path: str
     message: str
     line: int | None = None
     column: int | None = None
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Finding:
     line: int | None
     column: int | None
     message: str
+    output: str = ""
 
     @property
     def counts(self) -> bool:

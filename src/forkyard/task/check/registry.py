@@ -23,7 +23,7 @@ class Rule:
     def finding(self, place: str, spot: Spot) -> Finding:
         """What was found in the task at `place`."""
         path = f"{place.rstrip('/')}/{spot.path}" if spot.path else place
-        return Finding(self.name, self.severity, path, spot.line, spot.column, spot.message)
+        return Finding(self.name, self.severity, path, spot.line, spot.column, spot.message, spot.output)
 
 
 RULES: dict[str, Rule] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import ConfigError
+from forkyard.sandbox.composefile import MAIN, services_in
 from forkyard.task.directory.fields import same_name
 from forkyard.task.directory.lines import Path as Key
 from forkyard.task.directory.problems import Reading, dotted, place
@@ -102,8 +103,6 @@ def _hooks(toml: TaskToml) -> Iterator[tuple[Key, CollectHook]]:
 
 def _of_several_containers(source: TaskSource) -> list[str]:
     """What the compose file does not hold."""
-    from forkyard.sandbox.docker.composefile import MAIN, services_in  # few tasks have one
-
     path, toml = source.root / COMPOSE_FILE, source.toml
     try:
         services = services_in(path)
@@ -142,8 +141,6 @@ def _of_verifiers_containers(source: TaskSource) -> list[str]:
     path, toml = source.root / VERIFIER_COMPOSE_FILE, source.toml
     if not path.exists() or toml.verifier.mode != "separate" or toml.verifier_environment.docker_image is not None:
         return []
-    from forkyard.sandbox.docker.composefile import MAIN, services_in  # few tasks have one
-
     try:
         said = services_in(path).get(MAIN, {})
     except ConfigError as err:

@@ -48,8 +48,7 @@ def load_taskset(path: str | Path, host: Mapping[str, str] | None = None) -> Tas
     Raises ConfigError with the mistakes of all tasks, so a broken task never makes a set smaller.
     """
     root = Path(path)
-    if not root.is_dir():
-        raise ConfigError(f"{root} is not a directory; name a task directory or a directory of them")
+    require_directory(root, "a task directory, a directory or an archive of them, or a tasks.py")
     directories = task_directories(root)
     if not directories:
         raise ConfigError(f"{root} holds no task: no directory in it has a task.toml")
@@ -76,8 +75,7 @@ def load_task(path: str | Path, host: Mapping[str, str] | None = None) -> Direct
     Raises ConfigError with one sentence for each mistake, naming file, line, key, value and mend.
     """
     root = Path(path)
-    if not root.is_dir():
-        raise ConfigError(f"{root} is not a directory; a task is a directory with task.toml, instruction.md and tests/")
+    require_directory(root, "a directory with task.toml, instruction.md and tests/")
     files = TaskFiles(root)
     if not is_within(root, root / "task.toml"):  # nothing of such a file is told
         raise ConfigError(*files.problems())
@@ -94,6 +92,12 @@ def load_task(path: str | Path, host: Mapping[str, str] | None = None) -> Direct
     notes = notes_of(root, toml, {stage.script: stage.flaw for stage in stages})
     notes += tuple(note for stage in stages for note in missing_evidence(toml, stage, files))
     return DirectoryTask(_data(source, stages[0].prompt), toml, files, variables, notes, stages, reading.lines)
+
+
+def require_directory(root: Path, meant: str) -> None:
+    """Raise ConfigError when there is no directory at a path; `meant` is what is to be named in its place."""
+    if not root.is_dir():
+        raise ConfigError(f"{root} {'holds no task' if root.exists() else 'does not exist'}: name {meant}")
 
 
 def task_directories(root: Path) -> list[Path]:

@@ -45,14 +45,6 @@ class Reading:
     bad: frozenset[Key] = frozenset()  # the keys that were left out
 
 
-def read_task_toml(path: Path) -> tuple[TaskToml, Mapping[Key, int]]:
-    """The file's content and the lines of its keys. Raises ConfigError with one sentence for each mistake."""
-    reading = read_as_far_as_possible(path)
-    if reading.toml is None or reading.problems:
-        raise ConfigError(*reading.problems)
-    return reading.toml, reading.lines
-
-
 def read_as_far_as_possible(path: Path) -> Reading:
     """The file with one sentence for each mistake in it."""
     try:

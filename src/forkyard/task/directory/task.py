@@ -12,6 +12,7 @@ from typing import Self
 
 from forkyard.errors import ConfigError
 from forkyard.sandbox import Feature, Network, Sandbox
+from forkyard.sandbox.composefile import brings_image
 from forkyard.secrets import Secrets
 from forkyard.task.data import Artifact, TaskData
 from forkyard.task.directory.artifacts import declared
@@ -109,11 +110,7 @@ class DirectoryTask(Task[TaskData]):
 
     def _made_from(self, compose: Path | None, image: str | None, directory: Path, seconds: float) -> Origin:
         """From `directory` when it holds a Dockerfile, and neither `image` nor the project in `compose` is one."""
-        has_image = False
-        if compose is not None:
-            from forkyard.sandbox.docker.composefile import brings_image  # few tasks are of several containers
-
-            has_image = brings_image(compose / COMPOSE_NAME)
+        has_image = compose is not None and brings_image(compose / COMPOSE_NAME)
         built = image is None and not has_image and (directory / "Dockerfile").is_file()
         return Origin(directory if built else None, compose, has_image, seconds)
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from forkyard.errors import ConfigError
 from forkyard.plugins import Kind, exported, load, module_name, module_of, names
 from forkyard.task.data import Frozen
+from forkyard.task.sampling import check_names
 from forkyard.values import nearest
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ class JudgeConfig(Frozen):
     """A judge: `id` says which, `name` is its reward's name, `weight` that of its reward.
 
     `model` None is the run's own. `sampling` holds `temperature`, `top_p`, `max_tokens`, `seed`, and whatever else is
-    to stand in the request. `prompt` is a file with a template in the place of the judge's own.
+    to stand in the request; what is nearly a known name is refused unless it is in a table `extra_body`.
+    `prompt` is a file with a template in the place of the judge's own.
     """
 
     id: str = ""
@@ -31,6 +33,12 @@ class JudgeConfig(Frozen):
     model: str | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
     prompt: Path | None = None
+
+    @field_validator("sampling")
+    @classmethod
+    def _names_are_meant(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        check_names(sampling)
+        return sampling
 
     @property
     def key(self) -> str:

@@ -16,6 +16,7 @@ from forkyard.task.data import TaskData
 from forkyard.task.generics import type_argument
 from forkyard.task.judges.config import JudgeConfig
 from forkyard.task.replies import parse_judge_choice
+from forkyard.task.sampling import flat
 from forkyard.trace import Message, Messages, Trace, Usage, text_of
 
 if TYPE_CHECKING:  # the clients of models are not loaded to read tasks
@@ -156,6 +157,7 @@ def _read(
 def _sampling(given: Mapping[str, Any], schema: type[BaseModel] | None) -> Sampling:
     from forkyard.model import Sampling
 
+    given = flat(given)
     if schema is None:
         return Sampling.of(given)
     form = {"name": schema.__name__, "schema": schema.model_json_schema(), "strict": True}

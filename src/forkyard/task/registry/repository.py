@@ -14,6 +14,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from forkyard.errors import ConfigError
+from forkyard.programs import kill_session
 from forkyard.task.directory.files import is_within
 from forkyard.task.registry.cache import cache_of, kept
 from forkyard.values import printable, tail
@@ -137,15 +138,15 @@ def _git(directory: Path, *arguments: str) -> tuple[int, str, str]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=complaints,
+            start_new_session=True,  # of which nothing is left
         )
         try:
             code = process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             return 124, "", f"took longer than {SECONDS:g} s"
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            kill_session(process.pid)
+            process.wait()
         for file in (out, complaints):
             file.seek(0)
         return code, out.read().decode(errors="replace"), complaints.read().decode(errors="replace")

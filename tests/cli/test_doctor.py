@@ -69,7 +69,7 @@ def test_of_other_providers_it_says_in_a_line_whether_they_work_and_more_of_thos
     assert done.returncode == 1 and "remote: DOES NOT WORK\n  MISSING   provider: " in done.stdout
     assert "local:" not in done.stdout
     done = forkyard("doctor", "locl")
-    assert (done.returncode, done.stdout) != (0, "") and "'local'" in done.stderr or "local" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "") and "did you mean 'local'?" in done.stderr
 
 
 def test_everything_that_is_missing_comes_with_a_mend(forkyard: Forkyard) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import subprocess
 import sys
@@ -118,7 +119,8 @@ def test_a_disk_and_its_objects(client: Client) -> None:
     page = disk.list_objects(limit=1)
     assert page.next and [each.key for each in disk.list_objects(continuation=page.next).objects] == ["runs/1.jsonl"]
     assert disk.list_objects(recursive=False).prefixes == ("odd/", "runs/")
-    assert disk.exec("cat runs/*.jsonl | wc -l").stdout == "2\n"
+    counted = disk.exec("cat runs/*.jsonl | wc -l")
+    assert (counted.stdout, counted.truncated) == ("2\n", False)
     assert [match.line for match in disk.grep('"x"', "runs").matches] == [1, 2]
     assert client.exec({"a": disk}, "ls a").stdout == "odd\nruns\n"
     assert disk.create_branch("other").branch_name == "other" and len(disk.list_branches()) == 1
@@ -135,12 +137,68 @@ def test_a_disk_is_mounted_into_a_sandbox(client: Client) -> None:
     if os.getuid():
         pytest.skip("needs root")
     disk = client.create_disk("mounted")
-    box = client.create_sandbox(mounts=[Mount(disk.id)])
+    box = client.create_sandbox(mounts=[{"disk": "mounted"}])
     box.exec("echo inside > /mnt/archil/file")
     assert disk.get_object("file") == b"inside\n"
-    assert [each.id for each in client.list_sandboxes(disk=disk)] == [box.id]
+    for named in (disk, disk.name, disk.id):
+        assert [each.id for each in client.list_sandboxes(disk=named)] == [box.id]
+        assert client.exec({"a": named}, "ls a").stdout == "file\n"
+    box.stop()
+    box.start(mounts=[Mount(disk, path="/here", read_only=True)])
+    assert box.exec("cat /here/file; echo x > /here/file").exit_code != 0
+    assert disk.get_object("file") == b"inside\n"
     box.delete(cascade=True)
     disk.delete()
+
+
+def test_a_mount_that_is_none_is_told_before_anything_is_made(client: Client) -> None:
+    with pytest.raises(TypeError, match="a mount has no 'disk_id': did you mean 'disk'"):
+        client.create_sandbox("no-mount", mounts=[{"disk_id": "x"}])
+    with pytest.raises(TypeError, match="needs its 'disk'"):
+        client.create_sandbox("no-mount", mounts=[{"path": "/x"}])
+    with pytest.raises(TypeError, match="forkyard.Mount"):
+        client.create_sandbox("no-mount", mounts=["x"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="is no disk"):
+        client.create_sandbox("no-mount", mounts=[Mount(5)])  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="there is no disk 'nowhere'"):
+        client.create_sandbox("no-mount", mounts=[Mount("nowhere")])
+    with pytest.raises(RefusedError, match="there is no sandbox 'no-mount', by this name or id: list_sandboxes()"):
+        client.get_sandbox("no-mount")
+
+
+def test_an_option_there_is_none_of_is_told_with_the_one_that_was_likely_meant(client: Client) -> None:
+    for wrong, right in (
+        ("base_imag", "base_image"),
+        ("mem_size_mb", "mem_size_mib"),
+        ("envs", "env"),
+        ("netwrok", "network"),
+    ):
+        with pytest.raises(TypeError, match=f"there is no option '{wrong}': did you mean '{right}'"):
+            client.create_sandbox("a", **{wrong: "x"})
+    with pytest.raises(TypeError, match="base_image"):
+        client.create_sandbox("a", image="nosuch:1")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="did you mean 'network'"):
+        forkyard.create_sandbox("a", netwrok="deny")  # type: ignore[call-arg]
+    with pytest.raises(RefusedError, match="there is no 'egres': did you mean 'egress'"):
+        client.create_sandbox("a", network={"egres": {"default": "allow"}})
+    assert client.list_sandboxes() == []
+    told = inspect.signature(forkyard.create_sandbox)
+    assert told == inspect.signature(client.create_sandbox) and {"name", "base_image", "mounts"} <= {*told.parameters}
+
+
+def test_sandboxes_and_disks_are_found_by_name_and_by_id(client: Client) -> None:
+    disk, box = client.create_disk("by-name"), client.create_sandbox("by-name")
+    assert client.get_disk("by-name").id == client.get_disk(disk.id).id == disk.id
+    assert client.get_sandbox("by-name").id == client.get_sandbox(box.id).id == box.id
+    box.delete(cascade=True)
+    disk.delete()
+    for unknown in ("by-name", box.id):
+        with pytest.raises(RefusedError, match="by this name or id"):
+            client.get_sandbox(unknown)
+    for unknown in ("by-name", disk.id):
+        with pytest.raises(RefusedError, match="by this name or id") as refused:
+            client.get_disk(unknown)
+        assert refused.value.status == 404
 
 
 def test_ports_network_and_timers(client: Client) -> None:
@@ -190,6 +248,9 @@ def run(program: str, **environ: str) -> str:
 def test_a_program_that_is_its_own_server_leaves_what_the_next_one_finds(tmp_path: Path) -> None:
     first = "import forkyard\nbox = forkyard.create_sandbox('left')\nbox.exec('echo left > /left')\n"
     run(first, FORKYARD_HOME=str(tmp_path))
+    listed = "from forkyard.cli.app import run_command_line as run\nrun(['sandbox', 'ls'])"
+    head, row = run(listed, FORKYARD_HOME=str(tmp_path)).splitlines()
+    assert head.endswith("SERVED AS") and row.startswith("server-") and row.endswith("  left")
     then = (
         "import forkyard\n"
         "(box,) = forkyard.list_sandboxes()\n"

@@ -54,6 +54,19 @@ async def made(http: httpx2.AsyncClient, name: str, **more: Any) -> str:
     return str((await ask(http, "POST", "/api/disks", 201, {"name": name, **more}))["data"]["diskId"])
 
 
+async def test_keys_that_mean_nothing_are_named_and_those_likely_meant_for_others_refused(
+    http: httpx2.AsyncClient,
+) -> None:
+    sent = {"name": "d", "someDay": 1, "two words": 1, "rootAttrs": None}
+    made = await http.post("/api/disks", json=sent)
+    assert (made.status_code, made.headers["x-forkyard-ignored"]) == (201, "someDay")
+    assert "x-forkyard-ignored" not in (await http.post("/api/disks", json={"name": "d"})).headers
+    refused = await ask(http, "POST", "/api/disks", 400, {"name": "e", "allowedIp": ["10.0.0.1"]})
+    assert "there is no 'allowedIp': did you mean 'allowedIps'?" in refused["error"]
+    named = await ask(http, "GET", "/api/disks/d", 404)
+    assert f"the name of the one with the id {made.json()['data']['diskId']}" in named["error"]
+
+
 async def test_a_disk_is_made_once_shown_and_deleted(http: httpx2.AsyncClient, server: Server) -> None:
     first = (await ask(http, "POST", "/api/disks", 201, {"name": "rl-trajectories"}))["data"]
     (user,) = first["authorizedUsers"]
@@ -199,10 +212,15 @@ async def test_users_come_with_a_token_that_is_shown_once_and_go(http: httpx2.As
     path = f"/api/disks/{disk_id}/users"
     user = (await ask(http, "POST", path, 201, {"type": "token", "nickname": "agent"}))["data"]
     assert server.disks.access.disk_of_token(user["token"]) == disk_id
+    assert "opens nothing" in user["note"] and "--disk" in user["note"]
+    bearer = {"Authorization": user["token"]}
+    assert (await http.get(f"/api/disks/{disk_id}", headers=bearer)).status_code == 401
+    assert (await http.get(f"/{disk_id}/key", headers=bearer)).status_code == 403
     arn = "arn:aws:iam::1:role/x"
     assert (await ask(http, "POST", path, 201, {"type": "awssts", "principal": arn}))["data"]["principal"] == arn
     shown = (await ask(http, "GET", f"/api/disks/{disk_id}", 200))["data"]["authorizedUsers"]
     assert [each["nickname"] for each in shown if each["type"] == "token"] == ["default", "agent"]
+    assert not any("note" in each and each["note"] for each in shown)
     await ask(http, "DELETE", f"{path}/token?identifier={user['identifier']}", 200)
     assert server.disks.access.disk_of_token(user["token"]) is None
     await ask(http, "DELETE", f"{path}/token?identifier={user['identifier']}", 404)

@@ -86,6 +86,7 @@ async def test_a_program_that_is_missing_is_told_to_whoever_sent_the_command(
 async def test_output_keeps_its_end_and_a_signal_is_a_code(http: httpx2.AsyncClient, disk: Disk) -> None:
     done = await run(http, disk, "head -c 300000 /dev/zero | tr '\\0' a; echo end; kill -9 $$")
     assert (len(done["stdout"]), done["stdout"][-5:], done["exitCode"]) == (TAIL, "aend\n", 137)
+    assert done["truncated"] and not (await run(http, disk, "echo all"))["truncated"]
 
 
 async def test_a_command_past_its_time_is_ended_and_answered_504(

@@ -12,10 +12,14 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qsl, urlsplit
 
+import boto3  # type: ignore[import-untyped]
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
 from forkyard.disk import Disk, KeyPair
+from forkyard.server.address import Address
+from forkyard.server.pointing import exports
+from forkyard.server.running import Running
 from forkyard.server.s3 import sigv4
 from tests.server.s3parts import Answer, Serving, serving
 
@@ -203,6 +207,29 @@ def test_a_presigned_url_does_one_thing_for_a_while(s3: Serving, disk: Disk) -> 
     assert fetched(typed, "PUT", b"x", **{"Content-Type": "text/y"})[0] == 403
     assert fetched(typed, "PUT", b"hello", **{"Content-Type": "text/x"})[0] == 200
     assert fetched(get) == (200, b"hello")
+
+
+def test_a_url_presigned_in_the_region_that_is_printed_opens_and_one_of_version_2_says_what_to_do(
+    s3: Serving, disk: Disk
+) -> None:
+    assert s3.ask("PUT", "/data/k", b"hello").status == 200
+    pointed = dict(
+        line.removeprefix("export ").split("=", 1)
+        for line in exports(s3.server.home, Running(Address("127.0.0.1", s3.port)), by_hosts=False)
+    )
+    assert pointed["AWS_DEFAULT_REGION"] == pointed["AWS_REGION"]
+    pair = s3.pair(disk)
+    for region, answer in ((pointed["AWS_DEFAULT_REGION"], (200, b"hello")), ("us-east-1", (400, None))):
+        boto = boto3.client(
+            "s3",
+            endpoint_url=s3.url,
+            region_name=region,
+            aws_access_key_id=pair.access_key,
+            aws_secret_access_key=pair.secret_key,
+        )
+        status, body = fetched(boto.generate_presigned_url("get_object", {"Bucket": "data", "Key": "k"}, ExpiresIn=60))
+        assert (status, body if answer[1] else None) == answer
+    assert b"s3v4" in body and b"AWS_DEFAULT_REGION=us-east-2" in body
 
 
 def presigned(s3: Serving, pair: KeyPair, method: str, path: str, *, ago: float, expires: str) -> str:

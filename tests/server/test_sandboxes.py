@@ -96,6 +96,11 @@ async def test_a_name_is_made_up_when_none_is_given_and_free_again_after_deletio
         {"labels": {"a": "x" * 256}},
         {"ports": [0]},
         {"mounts": {"disk": "x"}},
+        {"mounts": [{"disk_id": "dsk-0123456789abcdef", "read_onyl": True}]},
+        {"network": {"egres": {"default": "allow"}}},
+        {"base_imag": "x"},
+        {"image": "x"},
+        {"envs": {}},
         ["not an object"],
     ],
     ids=str,
@@ -110,6 +115,8 @@ async def test_what_is_out_of_bounds_is_refused_and_makes_nothing(here: Site, wr
 async def test_null_is_as_if_it_were_not_there_and_unknown_keys_are_passed_over(here: Site) -> None:
     made = await here.create("x", env=None, mounts=None, vcpu_count=None, some_day={"new": 1})
     assert made["vcpu_count"] == 1
+    named = await here.ask("GET", "/x", 404)
+    assert f"the name of the one with the id {made['sandbox_id']}" in named["error"]
 
 
 async def test_an_image_nobody_has_fails_the_sandbox_with_the_reason(here: Site) -> None:

@@ -52,8 +52,14 @@ def scored_before() -> tuple[Look, Trace]:
 
 def test_nothing_is_read_of_it_before_it_was_set() -> None:
     state = unrecorded(Notes)
-    assert isinstance(state, Notes) and state.artifacts == {}
-    for read in (lambda: state.looked, state.often, lambda: state._count, lambda: getattr(state, "seen", None)):
+    assert isinstance(state, Notes)
+    for read in (
+        lambda: state.looked,
+        state.often,
+        lambda: state._count,
+        lambda: getattr(state, "seen", None),
+        lambda: state.artifacts,
+    ):
         with pytest.raises(UnrecordedStateError, match="no line holds it"):
             read()
     assert not hasattr(state, "misspelt")

@@ -35,15 +35,13 @@ class Diagnosis:
 
 
 def doctor(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROVIDER]...", help="Those to tell everything of.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="PROVIDER", help="Those to tell everything of.")] = None,
     as_json: Annotated[bool, option("--json", help="One JSON object on standard output.")] = False,
 ) -> int:
     """Say what providers can do on this machine, and how to get what is missing.
 
-    Without a PROVIDER everything is told of the default one, and of each other whether it works. A sandbox is started to
-    find out. Exit code 1 when one that is told everything of does not work.
+    Without a PROVIDER everything is told of the default one, and of each other whether it works. A sandbox is started
+    to find out. Exit code 1 when one that is told everything of does not work.
     """
     wanted = tuple(dict.fromkeys(names or [DEFAULT_PROVIDER]))
     others = () if names else tuple(name for name in provider_names() if name not in wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from forkyard.cli.options import Provider, option
 from forkyard.cli.output import columns, complain, say, utc
 from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
-from forkyard.sandbox import Sandbox, SandboxSpec, patch
+from forkyard.sandbox import Sandbox, SandboxSpec, default_home, patch
 from forkyard.sandbox.keeping import KeepsDisks, keep_policy, told
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.local.provider import YardProvider
@@ -24,6 +24,8 @@ from forkyard.values import counted, one_line, printable
 
 app = typer.Typer(help="Make, run, fork and remove named sandboxes.", no_args_is_help=True)
 
+SERVED = "server-"
+"""What the provider's names of a server's sandboxes begin with."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The sandbox's name.")]
 
 
@@ -173,10 +175,32 @@ async def _ls(provider: str) -> None:
     async with make_provider(provider) as made:
         found = await made.sandboxes()
         kept = await made.kept_disks() if isinstance(made, KeepsDisks) else []
-    rows = [(box.name or box.id, box.state, box.image, box.parent or "-", utc(box.created)) for box in found]
-    say(columns(("NAME", "STATE", "IMAGE", "PARENT", "CREATED"), rows))
+    names = {box.id: box.name or box.id for box in found}
+    served = _served(names.values())
+    rows = [
+        (
+            names[box.id],
+            box.state,
+            box.image,
+            "-" if box.parent is None else names.get(box.parent, box.parent),
+            utc(box.created),
+            served.get(names[box.id], "-"),
+        )
+        for box in found
+    ]
+    head = ("NAME", "STATE", "IMAGE", "PARENT", "CREATED", "SERVED AS")
+    say(columns(head, rows) if served else columns(head[:-1], [row[:-1] for row in rows]))
     if kept:
         complain(f"kept beside these: {told(kept, keep_policy())}")
+
+
+def _served(names: Iterable[str]) -> Mapping[str, str]:
+    """What a server of this home, or a program that is its own, calls those that are its sandboxes."""
+    if not any(name.startswith(SERVED) for name in names):
+        return {}
+    from forkyard.server.sandboxes.known import known_names
+
+    return known_names(default_home())
 
 
 async def _rm(provider: str, names: list[str]) -> None:

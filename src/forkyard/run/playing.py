@@ -11,8 +11,8 @@ from typing import Any
 
 from forkyard.errors import EnvError, ForkyardError, boundary
 from forkyard.interrupt import Interrupt
-from forkyard.run import places
 from forkyard.run.directory import RunDirectory
+from forkyard.run.places import mirrored
 from forkyard.run.plan import Plan
 from forkyard.run.prepare import Prepared
 from forkyard.run.progress import Headline, Progress
@@ -56,7 +56,7 @@ async def play(
     with Interrupt(progress.abandon) as interrupt:
         async with preparing() as ready:
             with RunDirectory.create(ready.plan, clean=clean) as directory:
-                async with places.mirrored(directory, ready.plan):
+                async with mirrored(directory, ready.plan):
                     await play_slots(ready, directory, _NOTHING, progress, outcome, sleep)
     outcome.signal = interrupt.signal
     return outcome

@@ -14,10 +14,10 @@ from forkyard.env import IsolatedVerifierEnv
 from forkyard.env.seat import grading_mode
 from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
-from forkyard.run import places
 from forkyard.run.derived import can_follow
 from forkyard.run.directory import RunDirectory, place_problems
 from forkyard.run.eligible import foreseen
+from forkyard.run.places import fetched, mirrored, take_over
 from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.playing import Outcome, describe, play, play_slots
 from forkyard.run.prepare import Prepared, prepared, resolved
@@ -66,7 +66,7 @@ async def resume(
     """
     outcome = Outcome()
     with Interrupt(progress.abandon) as interrupt:
-        path = await places.fetched(path)
+        path = await fetched(path)
         directory, plan = RunDirectory.open(path)
         with directory:
             if budget_usd is not None:
@@ -75,7 +75,7 @@ async def resume(
                 raise ConfigError(f"{path} holds scores of {plan.source}, not a run of its own: replay that again")
             with TraceStore(directory.traces) as store:
                 repairs = store.repairs
-                await places.take_over(directory, plan, store)
+                await take_over(directory, plan, store)
             recorded = _of_the_plan(plan, directory.recorded(_owed(plan, _unpaid(directory, budget_usd))))
             describe(outcome, directory, plan, recorded)
             for repair in repairs:
@@ -87,10 +87,10 @@ async def resume(
                         progress.note(f"the run was begun by forkyard {plan.forkyard}, this is {version('forkyard')}")
                     directory.withdraw(recorded.again)
                     directory.sweep()
-                    async with places.mirrored(directory, plan):
+                    async with mirrored(directory, plan):
                         await play_slots(ready, directory, recorded, progress, outcome, sleep)
             else:  # a kill may have come between the two places
-                async with places.mirrored(directory, plan):
+                async with mirrored(directory, plan):
                     pass
     outcome.signal = interrupt.signal
     return outcome

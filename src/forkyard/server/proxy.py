@@ -137,8 +137,8 @@ class Door(asyncio.Protocol):
         else:
             self._refuse(
                 b"407 Proxy Authentication Required",
-                f"this proxy does not stand for {one_line(host)}:{port}, and reaches other hosts for those alone who show "
-                "the password in HTTPS_PROXY: `forkyard env` prints it; or name the host in NO_PROXY",
+                f"this proxy does not stand for {one_line(host)}:{port}, and reaches other hosts for those alone who "
+                "show the password in HTTPS_PROXY: `forkyard env` prints it; or name the host in NO_PROXY",
                 b'proxy-authenticate: Basic realm="forkyard"\r\n',
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from functools import cache
+from types import new_class
 from typing import Any
 
 from forkyard.errors import TaskError
@@ -17,10 +18,9 @@ class UnrecordedStateError(TaskError):
 
 
 def unrecorded(state_type: type[State]) -> State:
-    """A state without values, but for no artifacts. Reading a field before it is set raises UnrecordedStateError."""
+    """A state without values. Reading a field before it is set raises UnrecordedStateError."""
     state = _unknown(state_type).model_construct()
-    for name in set(state.__dict__) - {"artifacts"}:
-        del state.__dict__[name]
+    state.__dict__.clear()
     if state.__pydantic_private__ is not None:
         state.__pydantic_private__.clear()
     return state
@@ -44,4 +44,6 @@ def _unknown(state_type: type[State]) -> type[State]:
             reads.append(name)
         raise UnrecordedStateError(f"{name} of {state_type.__name__} is live only: no line holds it")
 
-    return type(state_type)(state_type.__name__, (state_type,), {"__getattr__": of_nothing, "__module__": __name__})
+    own = {"__getattr__": of_nothing, "__module__": __name__}
+    made: type[State] = new_class(state_type.__name__, (state_type,), exec_body=lambda names: names.update(own))
+    return made

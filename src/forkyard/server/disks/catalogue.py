@@ -191,6 +191,12 @@ def _shown_bucket(disk_id: str, bucket: Bucket) -> StorageMount:
     )
 
 
+_OF_TOKENS = (
+    "the vendor's clients mount disks with such a token: here nothing is mounted by one, and it opens nothing. "
+    "`forkyard key create NAME --disk DISK` makes a pair for S3 clients that opens this disk alone"
+)
+
+
 def shown_user(user: User, token: str | None = None) -> AuthorizedUser:
     """A user, and the token that was just made for them."""
     return AuthorizedUser(
@@ -199,6 +205,7 @@ def shown_user(user: User, token: str | None = None) -> AuthorizedUser:
         identifier=user.identifier,
         principal=user.identifier if user.kind == "awssts" else None,
         token=token,
+        note=None if token is None else _OF_TOKENS,
         token_suffix=user.suffix or None,
         created_at=moment(user.created),
     )

@@ -113,13 +113,14 @@ class DiskQuery(BaseModel):
 
 
 class AuthorizedUser(Wire):
-    """Somebody who may use a disk; `token` is shown once, when it is made."""
+    """Somebody who may use a disk; `token` is shown once, when it is made, and `note` says what it is good for."""
 
     type: str
     nickname: str
     identifier: str
     principal: str | None = None
     token: str | None = None
+    note: str | None = None
     token_suffix: str | None = None
     created_at: datetime
 

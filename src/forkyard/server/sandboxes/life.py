@@ -197,7 +197,10 @@ class Life:
                 409,
                 f"the provider {self._ground.provider.name} forks stopped sandboxes alone: stop {self.record.name!r}",
             )
-        return await self._body.opened()
+        sandbox = await self._body.opened()
+        if self.record.phase is Phase.DELETING:  # by now
+            raise conflict(Action.FORK, self.record)
+        return sandbox
 
     # What is under way.
 
@@ -205,9 +208,13 @@ class Life:
         """Begin to live, in the sandbox that `making` gives."""
         self._begin(Phase.CREATING, self._make(making))
 
-    async def delete(self, gone: Callable[[], None]) -> None:
-        """End for good, row and disk; `gone` is called when it is done. Raises ApiError."""
+    async def delete(self, check: Callable[[], None], gone: Callable[[], None]) -> None:
+        """End for good, row and disk; `gone` is called when it is done. Raises ApiError, and what `check` raises.
+
+        Nothing happens between `check` and the phase in which it cannot be forked any more.
+        """
         if await self.rule(Action.DELETE) is Rule.GO:
+            check()
             self._begin(Phase.DELETING, self._delete(gone))
         if (failure := await self.held(self._ground.hold)) is not None:
             raise told(failure, self.record)

@@ -125,16 +125,17 @@ class Sandboxes:
 
     async def delete(self, life: Life, *, cascade: bool) -> None:
         """End a sandbox for good, with `cascade` its forks first. Raises ApiError 409 while it runs or has forks."""
-        if cascade:
-            while children := self.children(life):
-                for child in children:
+        while True:
+            if cascade:
+                for child in self.children(life):
                     await self.delete(child, cascade=True)
                 await life.do(Action.STOP)
                 await life.settled()
-            await life.do(Action.STOP)
-            await life.settled()
-        elif children := self.children(life):
-            await life.rule(Action.DELETE)
+            if not (cascade and self.children(life)):  # another may have been made meanwhile
+                return await life.delete(lambda: self._check_has_no_forks(life), lambda: self._forget(life))
+
+    def _check_has_no_forks(self, life: Life) -> None:
+        if children := self.children(life):
             names = ", ".join(f"{child.record.name} ({child.id})" for child in children[:_SHOWN])
             more = ", ..." if len(children) > _SHOWN else ""
             count = "1 fork" if len(children) == 1 else f"{len(children)} forks"
@@ -144,7 +145,6 @@ class Sandboxes:
                 "all of them with ?cascade=true",
                 "has_forks",
             )
-        await life.delete(lambda: self._forget(life))
 
     async def recover(self) -> None:
         """Take over what another server left, however it ended."""

@@ -204,7 +204,8 @@ def test_playing_shows_what_reading_cannot(forkyard: Forkyard, tmp_path: Path) -
     done = forkyard("tasks", "check", "set", "--base", "host", "--repeat", 2, "--json", "--select", chosen)
     assert done.returncode == 1 and done.stderr == ""
     assert rules(done.stdout) == {name: expected for name, (_, expected) in PLAYED.items() if expected}
-    outputs = {finding["rule"]: finding["output"] for finding in json.loads(done.stdout) if "/wrong/" in finding["path"]}
+    wrong = [finding for finding in json.loads(done.stdout) if "/wrong/" in finding["path"]]
+    outputs = {finding["rule"]: finding["output"] for finding in wrong}
     assert "solve.sh ended with exit code 3" in outputs["oracle-below-one"]
     assert "cd: /nope: No such file or directory" in outputs["oracle-below-one"]
     messages = {finding["rule"]: finding["message"] for finding in json.loads(done.stdout)}

@@ -174,7 +174,7 @@ def test_an_option_there_is_none_of_is_told_with_the_one_that_was_likely_meant(c
         ("netwrok", "network"),
     ):
         with pytest.raises(TypeError, match=f"there is no option '{wrong}': did you mean '{right}'"):
-            client.create_sandbox("a", **{wrong: "x"})
+            client.create_sandbox("a", **{wrong: "x"})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="base_image"):
         client.create_sandbox("a", image="nosuch:1")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="did you mean 'network'"):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import traceback
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -13,13 +15,68 @@ from forkyard.errors import (
     AuthenticationError,
     ConfigError,
     ModelError,
+    ProxyRefusedError,
 )
+from forkyard.gateway import Gateway
+from forkyard.gateway.transport import RouteTransport
+from forkyard.gateway.upstreams import Upstream, Upstreams
 from forkyard.model import ChatModel, Place, Sampling
-from forkyard.trace import Usage
+from forkyard.trace import Trace, Usage
 from tests.model.provider import KEY, ROWS, error, message, model_playing, playing, reply, row
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+
+
+@asynccontextmanager
+async def proxied(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A proxy that the environment names, and that answers so; and what it was asked."""
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listener:
+        at = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        for name in ("https_proxy", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:{KEY}@{at}")
+        yield at, asked
+
+
+@pytest.mark.parametrize("by_gateway", [False, True], ids=["straight", "gateway"])
+async def test_what_a_proxy_refuses_is_not_asked_again_and_its_variable_is_named(
+    by_gateway: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"https://{'by-gateway' if by_gateway else 'straight'}.example/v1"
+    async with AsyncExitStack() as stack:
+        at, asked = await stack.enter_async_context(proxied(b"HTTP/1.1 403 Forbidden\r\n\r\n", monkeypatch))
+        transport = None
+        if by_gateway:
+            gateway = Gateway(Upstreams((Upstream(Place(url)),)))
+            stack.push_async_callback(gateway.close)
+            route = gateway.open(Trace(), "m")
+            stack.push_async_callback(route.close)
+            transport = RouteTransport(route)
+        model = ChatModel("m", url, transport=transport)
+        stack.push_async_callback(model.close)
+        with pytest.raises(ProxyRefusedError) as refused:
+            await model.complete(HELLO)
+    assert len(asked) == 1 and refused.value.fatal and refused.value.status_code == 403
+    assert f"the proxy {at} that HTTPS_PROXY names answered 403" in str(refused.value)
+    assert "NO_PROXY" in str(refused.value) and KEY not in str(refused.value)
+
+
+async def test_a_proxy_that_reaches_nothing_now_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with proxied(b"HTTP/1.1 502 Bad Gateway\r\n\r\n", monkeypatch) as (at, asked):
+        model = ChatModel("m", "https://some.example/v1", retry_seconds=5, sleep=lambda _: asyncio.sleep(0))
+        with pytest.raises(ModelError, match=f"the proxy {at} that HTTPS_PROXY names answered 502"):
+            await model.complete(HELLO)
+        await model.close()
+    assert len(asked) > 1
 
 
 async def test_a_reply_brings_message_usage_and_finish_reason() -> None:

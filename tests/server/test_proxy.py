@@ -126,7 +126,7 @@ def connect(server: Server, target: str) -> bytes:
 
 
 async def reached(address: Address, head: bytes) -> bytes:
-    """What is at the other end of a CONNECT, as it answers a request; what the proxy says when it lets nobody through."""
+    """What is at the other end of a CONNECT, as it answers a request; what the proxy says when it refuses."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         writer.write(head)

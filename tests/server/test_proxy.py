@@ -112,11 +112,11 @@ async def test_urls_made_for_a_client_behind_the_proxy_lead_to_the_port_itself(
         "localhost:22",
     ],
 )
-@pytest.mark.parametrize("shown", ["", "Basic Zm9ya3lhcmQ6", "Basic Zm9ya3lhcmQ6d3Jvbmc=", "Bearer x", "Basic"])
-async def test_every_other_host_is_refused_without_the_password(address: Address, target: str, shown: str) -> None:
-    header = f"Proxy-Authorization: {shown}\r\n" if shown else ""
-    reply = await said(address, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{header}\r\n".encode())
-    assert reply.startswith(b"HTTP/1.1 407 ") and b"\r\nproxy-authenticate: Basic " in reply
+async def test_every_other_host_is_refused_without_the_password(address: Address, target: str) -> None:
+    for shown in ("", "Basic Zm9ya3lhcmQ6", "Basic Zm9ya3lhcmQ6d3Jvbmc=", "Bearer x", "Basic"):
+        header = f"Proxy-Authorization: {shown}\r\n" if shown else ""
+        reply = await said(address, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{header}\r\n".encode())
+        assert reply.startswith(b"HTTP/1.1 407 ") and b"\r\nproxy-authenticate: Basic " in reply
 
 
 def connect(server: Server, target: str) -> bytes:

@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from benchmarks.memory import in_use
 from forkyard.sandbox import Sandbox, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 
@@ -74,20 +75,14 @@ async def stopped(provider: LocalProvider, *fill: int) -> Sandbox:
     return sandbox
 
 
-def available() -> int:
-    """Bytes of memory this machine could still give away."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024
-
-
 async def live(provider: LocalProvider, count: int) -> None:
     """Many idle sandboxes."""
     template = await stopped(provider)
-    before = available()
+    before = in_use()
     started = time.perf_counter()
     sandboxes = [await template.fork() for _ in range(count)]
     took = time.perf_counter() - started
-    each = (before - available()) / count
+    each = (in_use() - before) / count
     show("", "memory each", "forks/s, first", "forks/s, among them", "true among them")
     started = time.perf_counter()
     more = [await template.fork() for _ in range(100)]

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import in_use
 from forkyard.sandbox import Limits, Sandbox, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 
@@ -252,9 +253,9 @@ def live(client: Callable[[], Remote], pid: int, count: int) -> None:
             with lock:
                 forks.append(fork)
 
-    free, held = available(), resident(pid)
+    before, held = in_use(), resident(pid)
     seconds = together(work)
-    each = (free - available()) / count
+    each = (in_use() - before) / count
     print(f"\n{count} live sandboxes in one server, {FORKERS} clients: {count / seconds:.0f} forks a second")
     print(f"memory each {each / 1e6:.2f} MB, of which {(resident(pid) - held) / count / 1e3:.0f} KB in the server")
     among: list[float] = []
@@ -276,11 +277,6 @@ def together(work: Callable[[], None]) -> float:
     for thread in threads:
         thread.join()
     return time.perf_counter() - started
-
-
-def available() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024
 
 
 def resident(pid: int) -> int:

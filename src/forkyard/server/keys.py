@@ -60,9 +60,7 @@ class Keys:
         """The key with that text, with or without its prefix."""
         whole = text if text.startswith(PREFIX) else PREFIX + text
         key = self._table.get(whole.removeprefix(PREFIX).partition(".")[0])
-        # An unknown id takes the same way, so that the time tells nothing.
-        same = hmac.compare_digest(digest_of(whole), key.digest if key is not None else _NOBODY)
-        return key if same else None
+        return key if is_known_by(whole, key.digest if key else None) else None
 
     def get(self, id_or_name: str) -> Key | None:
         """A key by its id or its name."""
@@ -96,3 +94,8 @@ def opened_keys(home: Path) -> Iterator[Keys]:
 def digest_of(text: str) -> str:
     """What is kept of a key or a token, by which its text is known again."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def is_known_by(text: str, digest: str | None) -> bool:
+    """Whether `digest` was kept of this text; where there is none it takes as long to say no."""
+    return hmac.compare_digest(digest_of(text), digest or _NOBODY) and digest is not None

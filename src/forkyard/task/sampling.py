@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from forkyard.values import nearest
 
 EXTRA = "extra_body"
 """The key of a table whose members go into the request whatever they are called."""
@@ -31,7 +32,7 @@ def meant(name: str) -> str | None:
     if name in _KNOWN:
         return None
     longer = [known for known in _KNOWN if len(name) >= _ABBREVIATED and known.startswith(name)]
-    return next(iter([*difflib.get_close_matches(name, _KNOWN, n=1, cutoff=_LIKENESS), *longer]), None)
+    return nearest(name, _KNOWN, _LIKENESS) or next(iter(longer), None)
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from . import kernel
 from .files import INSIDE, create, make_directories, make_directory
+from .removing import remove_tree
 
 CHUNK = 1 << 20
 _BUFFER = 1 << 16  # of which the rest is copied at each header
@@ -19,7 +20,6 @@ WHITEOUT, OPAQUE_MARK = ".wh.", ".wh..wh..opq"  # names in a layer of an image
 _ATTRIBUTE = "SCHILY.xattr."
 _TRAVELLING = ("user.", "security.capability", "system.posix_acl_")
 _LATEST = float(1 << 34)
-_AGAIN = 100  # times in all that a directory is found to be not empty
 
 
 def push(
@@ -243,9 +243,9 @@ class _LayerUnpacker(_Unpacker):
             if parts[-1] == OPAQUE_MARK:
                 for below in os.listdir(parent):
                     if len(parts) > 1 or below not in self._skip:
-                        _remove_tree(parent, below)
+                        remove_tree(parent, below)
             elif not name.startswith(WHITEOUT):  # other names of two prefixes are notes of an old storage driver
-                _remove_tree(parent, name)
+                remove_tree(parent, name)
         finally:
             os.close(parent)
 
@@ -260,7 +260,7 @@ class _LayerUnpacker(_Unpacker):
             make_directory(parent, parts[-1])
 
     def _make_room(self, parent: int, name: str) -> None:
-        _remove_tree(parent, name)
+        remove_tree(parent, name)
 
 
 def _parts(name: str) -> list[str]:
@@ -302,68 +302,6 @@ def attributes_of(fd: int) -> dict[str, str]:
 def _travels(name: str) -> bool:
     """Whether an extended attribute belongs to a file: those of overlays would be an order to the file system."""
     return name.startswith(_TRAVELLING) and not name.startswith("user.overlay.")
-
-
-def _remove_tree(folder: int, name: str) -> None:
-    """Delete whatever is called `name` in an open directory, if anything is, at any depth and through no link.
-
-    Processes inside may go on writing there meanwhile, as long as they are let.
-    """
-    if _unlinked(folder, name):
-        return
-    left = _AGAIN
-    stack = _opened(folder, name)
-    try:
-        while stack:
-            done, at, names = stack[-1]
-            below = next(names, None)
-            if below is not None:
-                if not _unlinked(at, below):
-                    stack += _opened(at, below)
-            elif not _removed(done, stack[-2][1] if len(stack) > 1 else folder, last=left == 1):
-                left -= 1
-                os.fchmod(at, 0o700)  # nobody but root writes there any more
-                stack[-1] = (done, at, iter(os.listdir(at)))
-            else:
-                os.close(stack.pop()[1])
-    finally:
-        for _, fd, _ in stack:
-            os.close(fd)
-
-
-def _unlinked(folder: int, name: str) -> bool:
-    """Whether nothing of that name is there any more; False for a directory."""
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return True
-    except (IsADirectoryError, PermissionError):
-        return False
-    return True
-
-
-def _removed(name: str, folder: int, *, last: bool) -> bool:
-    """Whether a directory is gone; False when it is not empty, which is raised when it is the `last` time.
-
-    Something mounted, which no guest can have done, can be no more than empty.
-    """
-    try:
-        os.rmdir(name, dir_fd=folder)
-    except OSError as err:
-        if err.errno == errno.ENOTEMPTY and not last:
-            return False
-        if err.errno not in (errno.EBUSY, errno.ENOENT):
-            raise
-    return True
-
-
-def _opened(folder: int, name: str) -> list[tuple[str, int, Iterator[str]]]:
-    """A directory to be emptied; none when it is gone already."""
-    try:
-        fd = os.open(name, kernel.REAL_FOLDER, dir_fd=folder)
-    except FileNotFoundError:
-        return []
-    return [(name, fd, iter(os.listdir(fd)))]
 
 
 def _times(entry: tarfile.TarInfo) -> tuple[float, float]:

@@ -142,16 +142,15 @@ async def attacked(local: LocalProvider) -> None:
             heard.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             heard.bind(("::", port))
             heard.setblocking(False)
-            assert await get(
-                box, f"http://[{THERE}]/", "--retry", "20", "--retry-all-errors", "--retry-delay", "1"
-            ) == (SAYS)
+            patiently = ("--retry", "20", "--retry-all-errors", "--retry-delay", "1")
+            assert await get(box, f"http://[{THERE}]/", *patiently) == SAYS
             own = [address for address in own_addresses_v6() if address not in ATTACKED]
             assert HERE in own
             said = await box.run(["python3", "-c", DIAL, str(port), *ATTACKED, *own], timeout=120)
             assert (said.stdout, said.stderr) == ("", "")
             said = await box.run(["python3", "-c", DIAL, "80", HIDDEN], timeout=60)
             assert said.stdout == ""
-            assert await get(box, f"http://[{THERE}]/") == SAYS  # what was sent before has been dealt with
+            assert await get(box, f"http://[{THERE}]/", *patiently) == SAYS  # what was sent before has been dealt with
             with pytest.raises(BlockingIOError):
                 heard.recv(100)
         assert web.connections == 0

@@ -51,7 +51,7 @@ def serve(operation: dict[str, Any]) -> int:
 
 
 def rehearse(directory: str) -> None:
-    """Pack and unpack a little in an empty directory, for what `Pid1.rehearse` says."""
+    """Pack and unpack a little in an empty directory, for what `pid1.rehearse` says."""
     with root_at(directory) as root:
         os.close(create(root, "a"))
         for _ in range(_REHEARSALS):

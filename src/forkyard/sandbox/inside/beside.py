@@ -11,7 +11,7 @@ from . import kernel, marks, pid1
 class Beside(pid1.Pid1):
     """Speaks the protocol of PID 1 (see there). What it started stays its own, orphans too."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.SocketType) -> None:
         super().__init__(sock)
         kernel.reap_orphans()
 

@@ -7,6 +7,8 @@ import errno
 import os
 import platform
 import struct
+from collections.abc import Iterable
+from typing import TypeAlias
 
 _X86 = platform.machine() == "x86_64"
 
@@ -43,7 +45,7 @@ _TRIES = 1000
 _libc = ctypes.CDLL(None, use_errno=True)
 # The interpreter lock is kept across clone3: the child comes back into the same, single, thread.
 _pylibc = ctypes.PyDLL(None, use_errno=True)
-_umount = _libc.umount2  # looked up once, and not in each fork
+_mount, _umount = _libc.mount, _libc.umount2  # looked up once, and not in each fork
 
 
 def _check(result: int, what: str, *details: object) -> int:
@@ -65,10 +67,27 @@ def kind_of_file_system(path: str) -> int:
     return int(kind)
 
 
+# The arguments of mount(2). Made before a fork, they lie in pages that all forks share.
+Mount: TypeAlias = tuple[bytes | None, bytes | None, bytes | None, ctypes.c_ulong, bytes | None]
+
+
+def described(source: str | None, target: str, fstype: str | None, flags: int = 0, data: str | None = None) -> Mount:
+    """What `mount` is to be told."""
+    return _bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), _bytes(data)
+
+
+def mount_each(mounts: Iterable[Mount]) -> None:
+    """mount(2), once for each of them."""
+    for one in mounts:
+        if _mount(*one) < 0:
+            number, (_, target, fstype, _, _) = ctypes.get_errno(), one
+            text = f"mount {os.fsdecode(fstype or b'bind')} on {os.fsdecode(target or b'')}"
+            raise OSError(number, f"{text}: {os.strerror(number)}")
+
+
 def mount(source: str | None, target: str, fstype: str | None, flags: int = 0, data: str | None = None) -> None:
     """mount(2)."""
-    result = _libc.mount(_bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), _bytes(data))
-    _check(result, "mount {} on {}", fstype or "bind", target)
+    mount_each((described(source, target, fstype, flags, data),))
 
 
 def unmount(target: str) -> None:
@@ -226,11 +245,15 @@ def drop_bounding_set(keep: frozenset[int]) -> None:
             break  # past the kernel's last capability
 
 
-def keep_capabilities(keep: frozenset[int]) -> None:
-    """Drop every capability not in `keep`."""
+def capability_sets(keep: frozenset[int]) -> bytes:
+    """What `keep_capabilities` is to be told."""
     high, low = divmod(sum(map((1).__lshift__, keep)), 1 << 32)
-    data = struct.pack("6I", low, low, 0, high, high, 0)  # effective, permitted and inheritable
-    _check(_libc.syscall(_SYS_CAPSET, _CAP_HEADER, data), "capset")
+    return struct.pack("6I", low, low, 0, high, high, 0)  # effective, permitted and inheritable
+
+
+def keep_capabilities(sets: bytes) -> None:
+    """Drop every capability not in `sets`."""
+    _check(_libc.syscall(_SYS_CAPSET, _CAP_HEADER, sets), "capset")
 
 
 def no_new_privileges() -> None:
@@ -280,11 +303,17 @@ def rename_process(name: bytes) -> None:
     _check(_libc.prctl(_PR_SET_NAME, name, 0, 0, 0), "process name")
 
 
-class _FilterProgram(ctypes.Structure):
+class Filter(ctypes.Structure):
+    """A seccomp filter, 8 bytes an instruction."""
+
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
+    @classmethod
+    def of(cls, program: bytes) -> Filter:
+        """That of a compiled program."""
+        return cls(len(program) // 8, program)
 
-def install_filter(program: bytes) -> None:
-    """Install a seccomp filter (8 bytes an instruction) on this process and its descendants."""
-    described = _FilterProgram(len(program) // 8, program)
-    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(described), 0, 0), "seccomp")
+
+def install_filter(program: Filter) -> None:
+    """Install a seccomp filter on this process and its descendants."""
+    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0), "seccomp")

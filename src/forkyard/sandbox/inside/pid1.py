@@ -37,6 +37,7 @@ from contextlib import suppress
 from typing import Any
 
 from . import files, halt, kernel, marks, mounts, oom, rootfs, starting, users, wire
+from .kernel import enter_domain
 
 _REHEARSALS = 20
 _REHEARSED: list[dict[str, Any]] = [
@@ -48,7 +49,7 @@ _REHEARSED: list[dict[str, Any]] = [
 class Pid1:
     """The loop, and what it knows of the commands that run: pid to request id, and the mark of each."""
 
-    def __init__(self, sock: socket.socket, confined: bool = False) -> None:
+    def __init__(self, sock: socket.SocketType, confined: bool = False) -> None:
         self._sock = sock
         self._commands: dict[int, int] = {}
         self._stopped_before: frozenset[int] | None = None  # by somebody inside; None while nothing is halted
@@ -72,20 +73,6 @@ class Pid1:
                     self._reap()
                 elif not self._request():
                     return
-
-    def rehearse(self, ours: socket.socket) -> None:
-        """Answer what comes most often, from the other end `ours`, some times over, with no command that starts.
-
-        Python writes into its code what it learns of it. Done before a fork, that is in pages which all forks share.
-        """
-        for _ in range(_REHEARSALS):
-            for request in _REHEARSED:
-                wire.send(ours, request, [0] * wire.OPERATIONS[request["op"]].brings)
-                self._request()
-                wire.receive(ours)
-            self._reap()
-        marks.take_off()
-        os.close(self._ends)
 
     def _reply(self, request: int, event: str, fds: list[int] | None = None, **fields: Any) -> None:
         message = {"id": request, "event": event, "fds": len(fds or []), **fields}
@@ -195,6 +182,10 @@ class Pid1:
     def _steer(self, message: dict[str, Any]) -> None:
         """What is answered with no more than "done"."""
         match message["op"]:
+            case "boot":
+                rootfs.build(message, self._mounts)
+                self._oom_score = oom.open_score() if message["full_memory"] else None
+                rootfs.close_walls(message)
             case "kill":
                 self._kill(message["target"])
             case "clear":
@@ -210,10 +201,6 @@ class Pid1:
                 self._go_on()
             case "quiet":
                 halt.check_none()
-            case "boot":
-                rootfs.build(message, self._mounts)
-                self._oom_score = oom.open_score() if message["full_memory"] else None
-                rootfs.close_walls(message)
 
     def _go_on(self) -> None:
         if self._stopped_before is not None:
@@ -231,6 +218,29 @@ class Pid1:
                 os.close(fd)
             self._reply(target, "exited", status=-signal.SIGKILL)
         marks.kill(target, [pid for pid, request in self._commands.items() if request == target])
+
+
+def serve(sock: socket.SocketType) -> None:
+    """Be the PID 1 that speaks over `sock`."""
+    Pid1(sock, enter_domain()).serve()
+
+
+def rehearse() -> None:
+    """Answer what comes most often, some times over, with no command that starts.
+
+    Python writes into its code what it learns of it. Done before a fork, that is in pages which all forks share.
+    """
+    for _ in range(_REHEARSALS):
+        ours, theirs = socket.socketpair()
+        for request in _REHEARSED:
+            wire.send(ours, request, [0] * wire.OPERATIONS[request["op"]].brings)
+        ours.shutdown(socket.SHUT_WR)
+        first = Pid1(socket.SocketType(fileno=theirs.detach()))
+        first.serve()
+        first._reap()
+        os.close(first._ends)
+        ours.close()
+        marks.take_off()
 
 
 def _network(message: dict[str, Any]) -> list[int]:

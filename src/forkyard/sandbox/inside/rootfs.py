@@ -2,23 +2,38 @@
 
 The current directory is the store's `disks/`; every path is relative to it or to `ROOT`, so nothing of the host's
 directory layout shows inside, and a long stack of layers fits into one page of mount options.
+
+Whatever a fork uses is written to, its reference count at least, and so is a page of its own: what all sandboxes have
+in common is therefore made ready once, and named here without the module it is from.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
-import socket
 import stat
 import struct
 from contextlib import suppress
+from fcntl import ioctl
+from socket import AF_INET, SOCK_DGRAM, SocketType, sethostname
 from typing import Any, NamedTuple
 
 from . import kernel, mounts
 from .files import SYSTEM
-from .kernel import MS_BIND, MS_MOVE, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
+from .kernel import (
+    MS_BIND,
+    MS_MOVE,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    described,
+    mount_each,
+)
 from .seccomp import filter_program
 
 ROOT = "../root"  # where every sandbox mounts its disk: each in its own mount namespace
@@ -33,21 +48,36 @@ NOTHING = f"{ASIDE}/nothing"
 OPEN_FILES = 65536
 TERMINALS = 256  # of each sandbox: all of them share what the machine has
 HURRY = -15  # how nice the spawner is, and a sandbox until its walls are closed
-FILTER = filter_program()
-_INET, _DATAGRAM = int(socket.AF_INET), int(socket.SOCK_DGRAM)
+_INET, _DATAGRAM = int(AF_INET), int(SOCK_DGRAM)
+_SET_FLAGS = 0x8914  # ioctl of an interface
+_LOOPBACK_UP = bytearray(struct.pack("16sh14x", b"lo", 1 | 64))  # up and running
 # Docker's default set without raw sockets and device nodes (and without setfcap, useless here).
 CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29})
+_KEPT = kernel.capability_sets(CAPABILITIES)
+_FILTER = kernel.Filter.of(filter_program())
 
 
-class Hidden(NamedTuple):
-    """What of /proc and /sys is covered in each sandbox, as paths beneath `ASIDE`."""
+def _read_only(path: str) -> list[kernel.Mount]:
+    flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    return [
+        described(path, path, None, MS_BIND | MS_REC),
+        described(None, path, None, MS_BIND | MS_REMOUNT | flags),
+    ]
 
-    files: list[str]
-    directories: list[str]
-    read_only: list[str]
+
+_SYSTEM = [described(f"{ASIDE}/{name}", f"{ROOT}/{name}", None, MS_MOVE) for name in SYSTEM]
+_PROC_SYS_READ_ONLY = _read_only("/proc/sys")
 
 
-def prepare_once(host_root: bool) -> Hidden:
+class Own(NamedTuple):
+    """What is mounted in each sandbox, whatever its disk."""
+
+    always: list[kernel.Mount]
+    sys: list[kernel.Mount]
+    over_sys: list[kernel.Mount]  # if /sys is there
+
+
+def prepare_once(host_root: bool) -> Own:
     """What all sandboxes of an engine inherit, done by the spawner in its own namespaces: limits, and /dev.
 
     With `host_root` the root inside is the machine's, who may read and write everything in /proc. Everybody else meets
@@ -65,40 +95,47 @@ def prepare_once(host_root: bool) -> Hidden:
     kernel.mount(None, ASIDE, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
     with suppress(OSError):  # where /proc/sys is read-only, the filter alone refuses what makes user namespaces
         _write_proc("/proc/sys/user/max_user_namespaces", "0")
-    return _to_hide(host_root)
+    return _own(host_root)
 
 
-def _to_hide(host_root: bool) -> Hidden:
-    def wanted(name: str) -> bool:
-        path = f"/proc/{name}"
-        return os.path.exists(path) and (host_root or bool(os.stat(path).st_mode & stat.S_IROTH))
+def _own(host_root: bool) -> Own:
+    def hidden(names: tuple[str, ...]) -> list[str]:
+        return [f"{ASIDE}/proc/{name}" for name in names if _is_to_hide(f"/proc/{name}", host_root)]
 
-    directories = [f"{ASIDE}/proc/{name}" for name in HIDDEN_DIRECTORIES if wanted(name)]
-    if host_root and os.path.isdir("/sys/firmware"):
-        directories.append(f"{ASIDE}/sys/firmware")
-    return Hidden(
-        [f"{ASIDE}/proc/{name}" for name in HIDDEN_FILES if wanted(name)],
-        directories,
-        [f"{ASIDE}/proc/{name}" for name in READ_ONLY if host_root and wanted(name)],
-    )
-
-
-def prepare(hidden: Hidden) -> None:
-    """What a sandbox has of its own, whatever its disk: loopback, /proc, /sys, and the private parts of /dev."""
-    kernel.mount(None, "/", None, MS_REC | MS_PRIVATE)
-    _loopback_up()
-    kernel.mount("proc", f"{ASIDE}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    _mount_sys(f"{ASIDE}/sys")
-    kernel.mount("tmpfs", f"{ASIDE}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m")
+    over_proc = [described(f"{ASIDE}/dev/null", path, None, MS_BIND) for path in hidden(HIDDEN_FILES)]
+    over_proc += [described(NOTHING, path, None, MS_BIND) for path in hidden(HIDDEN_DIRECTORIES)]
+    if host_root:
+        over_proc += [one for path in hidden(READ_ONLY) for one in _read_only(path)]
     pts = f"newinstance,ptmxmode=0666,mode=620,max={TERMINALS}"
-    kernel.mount("devpts", f"{ASIDE}/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, pts)
-    for path in hidden.files:
-        kernel.mount(f"{ASIDE}/dev/null", path, None, MS_BIND)
-    for path in hidden.directories:
-        if os.path.isdir(path):  # /sys may have stayed empty
-            kernel.mount(NOTHING, path, None, MS_BIND)
-    for path in hidden.read_only:
-        _read_only(path)
+    no_devices = MS_NOSUID | MS_NODEV
+    always = [
+        described(None, "/", None, MS_REC | MS_PRIVATE),
+        described("proc", f"{ASIDE}/proc", "proc", no_devices | MS_NOEXEC),
+        described("tmpfs", f"{ASIDE}/dev/shm", "tmpfs", no_devices, "mode=1777,size=64m"),
+        described("devpts", f"{ASIDE}/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, pts),
+        *over_proc,
+    ]
+    sys = [described("sysfs", f"{ASIDE}/sys", "sysfs", MS_RDONLY | no_devices | MS_NOEXEC)]
+    firmware = host_root and os.path.isdir("/sys/firmware")
+    return Own(always, sys, [described(NOTHING, f"{ASIDE}/sys/firmware", None, MS_BIND)] if firmware else [])
+
+
+def _is_to_hide(path: str, host_root: bool) -> bool:
+    return os.path.exists(path) and (host_root or bool(os.stat(path).st_mode & stat.S_IROTH))
+
+
+def prepare(own: Own) -> None:
+    """What a sandbox has of its own, whatever its disk: loopback, /proc, /sys, and the private parts of /dev."""
+    always, sys, over_sys = own
+    _loopback_up()
+    mount_each(always)
+    try:
+        mount_each(sys)
+    except OSError as err:  # inside a container whose own /sys is masked: ours stays empty
+        if err.errno != errno.EPERM:
+            raise
+    else:
+        mount_each(over_sys)
 
 
 def build(spec: dict[str, Any], waiting: list[mounts.Held]) -> None:
@@ -106,7 +143,7 @@ def build(spec: dict[str, Any], waiting: list[mounts.Held]) -> None:
     mount_disk(spec)
     for name in SYSTEM:
         ensure_directory(f"{ROOT}/{name}")
-        kernel.mount(f"{ASIDE}/{name}", f"{ROOT}/{name}", None, MS_MOVE)
+    mount_each(_SYSTEM)
     if waiting:  # what is not called is in no page of this sandbox's own
         mounts.attach(waiting, ROOT)
     kernel.pivot_into(ROOT)
@@ -114,21 +151,21 @@ def build(spec: dict[str, Any], waiting: list[mounts.Held]) -> None:
 
 def close_walls(spec: dict[str, Any]) -> None:
     """Its own host name and limits, and then no way back."""
-    socket.sethostname(spec["hostname"])
+    sethostname(spec["hostname"].encode())
     if spec["rlimits"]:
         set_limits(spec["rlimits"])
     for path, text in spec["sysctls"].items():
         _write_proc(path, text)
-    _read_only("/proc/sys")  # some of it steers this sandbox's own namespaces, its limits among them
+    mount_each(_PROC_SYS_READ_ONLY)  # some of it steers this sandbox's own namespaces, its limits among them
     give_up_rights()
     os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), 0))
 
 
 def give_up_rights() -> None:
     """No way back for this process and all it starts: capabilities, no_new_privs, seccomp."""
-    kernel.keep_capabilities(CAPABILITIES)
+    kernel.keep_capabilities(_KEPT)
     kernel.no_new_privileges()
-    kernel.install_filter(FILTER)
+    kernel.install_filter(_FILTER)
     kernel.set_dumpable(False)
 
 
@@ -178,20 +215,12 @@ def _overlay(target: str, flags: int, options: str, layers: list[str]) -> None:
 def ensure_directory(path: str) -> None:
     """A real directory at `path`: an image may have nothing there, or a link that would lead to the host's files."""
     try:
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            return
-        os.unlink(path)
+        os.close(os.open(path, kernel.REAL_FOLDER))
     except FileNotFoundError:
-        pass
-    os.mkdir(path, 0o755)
-
-
-def _mount_sys(sys: str) -> None:
-    try:
-        kernel.mount("sysfs", sys, "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    except OSError as err:  # inside a container whose own /sys is masked: ours stays empty
-        if err.errno != errno.EPERM:
-            raise
+        os.mkdir(path, 0o755)
+    except NotADirectoryError:  # a link too
+        os.unlink(path)
+        os.mkdir(path, 0o755)
 
 
 def _mount_shared_dev(dev: str) -> None:
@@ -209,15 +238,9 @@ def _mount_shared_dev(dev: str) -> None:
     kernel.mount(None, dev, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NOEXEC)
 
 
-def _read_only(path: str) -> None:
-    kernel.mount(path, path, None, MS_BIND | MS_REC)
-    kernel.mount(None, path, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-
-
 def _loopback_up() -> None:
-    set_flags, up_and_running = 0x8914, 1 | 64
-    control = socket.SocketType(_INET, _DATAGRAM)
-    fcntl.ioctl(control, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
+    control = SocketType(_INET, _DATAGRAM)
+    ioctl(control.fileno(), _SET_FLAGS, _LOOPBACK_UP)
     control.close()
 
 

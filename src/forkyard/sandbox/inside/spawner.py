@@ -26,9 +26,12 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from socket import SocketType
 from typing import Any, NamedTuple
 
 from . import BEGIN, PLACE, archives, errands, kernel, pid1, rootfs, starting, wire
+from .kernel import close_all_but
+from .rootfs import prepare
 
 _NUMBERS = itertools.count()
 _NAME = b"forkyard"
@@ -38,12 +41,12 @@ _AGAIN = BEGIN + "spawner.go_on(*map(int, sys.argv[1:2] + sys.argv[3:]))"
 class First(NamedTuple):
     """What becomes of each fork: the first process of a sandbox."""
 
-    serve: Callable[[socket.socket], None]
+    serve: Callable[[SocketType], None]
     bounding: frozenset[int]  # the capabilities a program it executes can have at most
     anew: str | None = None  # the program that goes on in a Python nobody can write, if guests can get hold of it
 
 
-PID1 = First(lambda sock: pid1.Pid1(sock, kernel.enter_domain()).serve(), rootfs.CAPABILITIES, _AGAIN)
+PID1 = First(pid1.serve, rootfs.CAPABILITIES, _AGAIN)
 
 
 def configuration(control_fd: int) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def _serve(control: socket.socket, shifted_usr: bool, host_root: bool, first: Fi
     kernel.rename_process(_NAME)
     janitor_pid, janitor = _start_janitor(control)
     os.chdir("disks")
-    hidden = rootfs.prepare_once(host_root)
+    own = rootfs.prepare_once(host_root)
     _rehearse()
     kernel.drop_bounding_set(first.bounding)
     gc.disable()
@@ -98,18 +101,17 @@ def _serve(control: socket.socket, shifted_usr: bool, host_root: bool, first: Fi
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sandboxes are reaped by the kernel and watched by pidfd
     _forget_terminal()
     control.send(json.dumps({"ready": True, "shifted_usr": shifted_usr}).encode())
-    _answer(control, janitor, hidden, first)
+    _answer(control, janitor, own, first.serve)
     os.close(janitor)
     with suppress(ChildProcessError):  # reaped by the kernel, as all children here are
         os.waitpid(janitor_pid, 0)
+    os._exit(0)  # the owner waits: Python would first take down what goes with the process anyway
 
 
 def _rehearse() -> None:
-    """Have a PID 1 write, before there are forks, what each of them would write for itself: a tenth of its memory."""
-    ours, theirs = socket.socketpair()
+    """Have a PID 1 write, before there are forks, what each of them would write for itself: a fifth of its memory."""
     here = os.open(".", kernel.REAL_FOLDER)
-    with ours, theirs:
-        pid1.Pid1(theirs).rehearse(ours)
+    pid1.rehearse()
     os.mkdir(place := f"../trash/{os.urandom(8).hex()}")  # which the janitor empties
     archives.rehearse(place)
     os.fchdir(here)  # a command starts elsewhere
@@ -136,7 +138,7 @@ def _forget_terminal() -> None:
     os.close(nowhere)
 
 
-def _answer(control: socket.socket, janitor: int, hidden: rootfs.Hidden, first: First) -> None:
+def _answer(control: socket.socket, janitor: int, own: rootfs.Own, serve: Callable[[SocketType], None]) -> None:
     """Fork whenever it is asked for, in as few steps as can be.
 
     Each page written here after a fork is one of which that fork keeps the old copy for itself.
@@ -156,7 +158,7 @@ def _answer(control: socket.socket, janitor: int, hidden: rootfs.Hidden, first: 
             control.send(json.dumps({"error": str(err)}).encode())
         else:
             if pid == 0:
-                _become_sandbox(fds[0], fds[1:], hidden, first)
+                _become_sandbox(fds[0], fds[1:], own, serve)
             control.sendmsg([b'{"pid": %d}' % pid], wire.ancillary([pidfd]))
             os.close(pidfd)
         for fd in fds:
@@ -181,15 +183,15 @@ def _send_out(request: dict[str, Any], fd: int) -> None:
             sock.sendall(json.dumps({"error": str(err)}).encode())
 
 
-def _become_sandbox(fd: int, groups: list[int], hidden: rootfs.Hidden, first: First) -> None:
+def _become_sandbox(fd: int, groups: list[int], own: rootfs.Own, serve: Callable[[SocketType], None]) -> None:
     """Become a PID 1 that has everything but a disk, and serve: the disk comes with the request "boot"."""
-    sock = socket.socket(fileno=fd)
+    sock = SocketType(fileno=fd)
     try:
         for group in groups:  # moving oneself is the one way that waits for nobody
             os.write(group, b"0")
-        kernel.close_all_but(fd)
-        rootfs.prepare(hidden)
-        first.serve(sock)
+        close_all_but(fd)
+        prepare(own)
+        serve(sock)
     except Exception as err:  # noqa: BLE001 - whatever it is, the host is told; it finds the socket closed after it
         wire.send(sock, {"id": 0, "event": "failed", "fds": 0, "message": f"{type(err).__name__}: {err}"}, [])
     finally:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("<I")
-_DECODE = json.JSONDecoder().raw_decode
+_SCAN: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 MAX_FDS = 6
 SPAWN = b'{"op": "spawn"}'  # to the spawner, as all its requests with descriptors beside it
 # Plain numbers: what Python makes of two flags of an enumeration takes longer than the call they are for.
@@ -79,7 +79,10 @@ def encode(message: dict[str, Any]) -> bytes:
 def decode(payload: bytes | bytearray) -> Any:
     """What one message says; ValueError when it is not one JSON value and nothing else."""
     text = payload.decode()
-    value, end = _DECODE(text)
+    try:
+        value, end = _SCAN(text, 0)
+    except StopIteration:
+        raise ValueError("a message that is no JSON") from None
     if end != len(text):
         raise ValueError("a message with something behind it")
     return value
@@ -142,7 +145,7 @@ def received_fds(control: list[tuple[int, int, bytes]]) -> list[int]:
     return list(fds)
 
 
-def receive_some(sock: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[tuple[int, int, bytes]]]:
+def receive_some(sock: socket.SocketType, size: int, flags: int = 0) -> tuple[bytes, list[tuple[int, int, bytes]]]:
     """recvmsg(2) with room for descriptors, which no program executed later inherits."""
     data, control, told, _ = sock.recvmsg(size, _ROOM, flags | _CLOEXEC)
     if told & _LOST:  # this process has no room for them: a command would get the wrong ones
@@ -152,7 +155,7 @@ def receive_some(sock: socket.socket, size: int, flags: int = 0) -> tuple[bytes,
     return data, control
 
 
-def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
+def send(sock: socket.SocketType, message: dict[str, Any], fds: list[int]) -> None:
     """Send one message from a blocking socket."""
     data = encode(message)
     sent = sock.sendmsg([data], ancillary(fds))
@@ -160,7 +163,7 @@ def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
         sock.sendall(data[sent:])
 
 
-def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+def receive(sock: socket.SocketType) -> tuple[dict[str, Any], list[int]] | None:
     """Receive one message on a blocking socket; None at end of file."""
     head, control = receive_some(sock, _LENGTH.size, _WHOLE)
     if len(head) < _LENGTH.size:

@@ -11,7 +11,7 @@ import pytest
 
 from forkyard.errors import ConfigError
 from forkyard.report import Comparison, compare, comparison_json, comparison_text, report, to_text
-from forkyard.report.stats import paired_difference
+from forkyard.report.stats import paired_difference, sign_test
 
 
 def line(run: str, task: str, sample: int, reward: float | None, **fields: Any) -> dict[str, Any]:
@@ -136,11 +136,46 @@ def test_it_reads_as_a_table_with_a_verdict(tmp_path: Path) -> None:
         "B",
     ]
     assert said[4].split() == ["t0", "0", "0.5", "+0.5", *"1 of 1".split(), *"1 of 1".split(), "0", "0"]
-    assert "6 tasks in common: B earns more in 6, less in 0, the same in 0" in said
+    assert "6 tasks in common: B earns more in 6, less in 0, the same in 0 (sign test: p 0.031)" in said
     assert said[-1] == "B earns more on tasks like these: the interval does not hold 0"
     values = json.loads(comparison_json(found))
+    assert values["sign_test_p"] == 2 / 2**6
     assert values["mean_reward"]["tasks"] == 6 and values["mean_reward"]["value"] == pytest.approx(0.45)
     assert [each["difference"] for each in values["tasks"]][:2] == pytest.approx([0.5, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "p"),
+    [(0, 0, None), (1, 0, 1.0), (1, 1, 1.0), (5, 0, 2 / 32), (6, 0, 2 / 64), (8, 2, 2 * (1 + 10 + 45) / 1024)],
+)
+def test_the_sign_test_is_the_exact_binomial_one(better: int, worse: int, p: float | None) -> None:
+    assert sign_test(better, worse) == sign_test(worse, better) == p
+
+
+@pytest.mark.parametrize(
+    ("tasks", "gain", "verdict"),
+    [
+        (1, 1.0, "of one task nothing follows for others like it"),
+        (3, 0.0, "A and B earn the same in every task"),
+        (5, 1.0, "no difference is shown: B earns more in all 5 tasks, but it takes six to rule out chance"),
+        (6, 1.0, "B earns more on tasks like these: it does in all 6"),
+    ],
+)
+def test_a_difference_that_is_the_same_in_every_task_has_a_verdict(
+    tmp_path: Path, tasks: int, gain: float, verdict: str
+) -> None:
+    found = of(tmp_path, {f"t{i}": [0.0] for i in range(tasks)}, {f"t{i}": [gain] for i in range(tasks)})
+    assert comparison_text(found).splitlines()[-1] == verdict
+
+
+def test_where_no_difference_is_shown_the_last_line_says_what_would_show_one(tmp_path: Path) -> None:
+    found = of(tmp_path, {f"t{i}": [0.0] for i in range(4)}, {f"t{i}": [i % 2] for i in range(4)})
+    assert found.reward is not None and found.reward.error == pytest.approx(1 / 12**0.5)
+    assert found.reward.tasks_needed == 11  # 4 * (2.801585 / 12**0.5 / 0.5)**2 is 10.47
+    assert comparison_text(found).splitlines()[-1] == (
+        "no difference is shown; with as many tasks of this kind a difference of 0.81 shows four times in five, "
+        "and this one with about 11 tasks"
+    )
 
 
 def test_a_report_says_that_runs_were_added_up_and_keeps_them_apart_when_asked(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import ConfigError
-from forkyard.report.stats import Difference, paired_difference
+from forkyard.report.stats import Difference, paired_difference, sign_test
 from forkyard.report.summary import Group, Report, Row, report
 from forkyard.values import counted, first_names, one_line
 
@@ -67,6 +67,11 @@ class Comparison:
     def worse(self) -> int:
         """In how many tasks B earned less."""
         return sum((pair.difference or 0) < 0 for pair in self.pairs)
+
+    @property
+    def sign_p(self) -> float | None:
+        """Of the sign test of those two counts; None when no task differs."""
+        return sign_test(self.better, self.worse)
 
 
 def compare(a: Path, b: Path) -> Comparison:

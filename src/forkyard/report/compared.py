@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from forkyard.report.compare import Comparison, Pair, Side
-from forkyard.report.stats import Difference
+from forkyard.report.stats import LEVEL, Difference
 from forkyard.report.summary import Row
 from forkyard.report.table import aligned, name_shown, shown, who_of
 from forkyard.values import counted, first_names, one_line, strict_json
@@ -40,6 +40,7 @@ def comparison_json(found: Comparison) -> str:
             "unscored_as_failures": _difference_values(found.strict),
             "better": found.better,
             "worse": found.worse,
+            "sign_test_p": found.sign_p,
             "solved_only_by_a": found.solved_by_a,
             "solved_only_by_b": found.solved_by_b,
             "notes": found.notes,
@@ -64,7 +65,7 @@ def _differences(found: Comparison) -> Iterator[str]:
     level = len(found.pairs) - found.better - found.worse - sum(pair.difference is None for pair in found.pairs)
     yield (
         f"{counted(len(found.pairs), 'task')} in common: B earns more in {found.better}, less in {found.worse}, "
-        f"the same in {level}"
+        f"the same in {level}" + ("" if found.sign_p is None else f" (sign test: p {found.sign_p:.2g})")
     )
     yield from _difference("mean_reward", found.reward)
     if found.pass_at_1 != found.reward:  # where rewards say how well and not just whether
@@ -73,7 +74,7 @@ def _differences(found: Comparison) -> Iterator[str]:
     for name, tasks in (("A", found.solved_by_a), ("B", found.solved_by_b)):
         if tasks:
             yield f"solved only by {name}: {first_names([name_shown(task) for task in tasks])}"
-    yield _verdict(found.reward)
+    yield _verdict(found)
 
 
 def _difference(what: str, found: Difference | None) -> Iterator[str]:
@@ -91,16 +92,31 @@ def _difference(what: str, found: Difference | None) -> Iterator[str]:
     )
 
 
-def _verdict(found: Difference | None) -> str:
+def _verdict(comparison: Comparison) -> str:
+    found, sign_p = comparison.reward, comparison.sign_p
     if found is None:
         return "no task has a reward in both, so nothing is known of the difference"
+    if found.tasks == 1:
+        return "of one task nothing follows for others like it"
+    better = "B" if found.value > 0 else "A"
     if found.interval is None:
-        return "whether A or B is better cannot be told of tasks like these"
+        return _verdict_of_signs(found, better, sign_p)
     if found.interval.low > 0 or found.interval.high < 0:
-        better = "B" if found.value > 0 else "A"
         return f"{better} earns more on tasks like these: the interval does not hold 0"
-    seen = "" if found.detectable is None else f": a difference of {found.detectable:.2g} shows four times in five"
-    return f"no difference is shown; with as many tasks of this kind{seen}"
+    seen = f"a difference of {found.detectable:.2g} shows four times in five" if found.detectable else ""
+    enough = f", and this one with about {found.tasks_needed} tasks" if found.tasks_needed else ""
+    return f"no difference is shown; with as many tasks of this kind {seen}{enough}"
+
+
+def _verdict_of_signs(found: Difference, better: str, sign_p: float | None) -> str:
+    """Where every task has the same difference, there is no spread to make an interval of."""
+    if sign_p is None:
+        return "A and B earn the same in every task"
+    if sign_p <= 1 - LEVEL:
+        return f"{better} earns more on tasks like these: it does in all {found.tasks}"
+    return (
+        f"no difference is shown: {better} earns more in all {found.tasks} tasks, but it takes six to rule out chance"
+    )
 
 
 def _signed(value: float | None) -> str:

@@ -150,6 +150,25 @@ class Difference:
         """The difference that as many tasks of this kind show four times in five."""
         return None if self.error is None else (_Z + NormalDist().inv_cdf(0.8)) * self.error
 
+    @property
+    def tasks_needed(self) -> int | None:
+        """How many tasks of this kind show this very difference four times in five."""
+        if self.detectable is None or self.value == 0:
+            return None
+        return math.ceil(self.tasks * (self.detectable / self.value) ** 2)
+
+
+def sign_test(better: int, worse: int) -> float | None:
+    """How likely tasks that go one way or the other by chance are as one-sided as this; None of no such task.
+
+    Exact, of both sides, and without the tasks that go neither way. With one sample each it is McNemar's test.
+    """
+    tasks = better + worse
+    if not tasks:
+        return None
+    tail = sum(math.comb(tasks, k) for k in range(min(better, worse) + 1))
+    return min(1.0, 2 * tail / (1 << tasks))
+
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
     """The difference of two means, each value of `a` paired with the one of `b` of the same task; None of nothing.

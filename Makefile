@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+PYTHONS := benchmarks examples src tests # and nothing that somebody keeps beside them
 
 .PHONY: demo test check lint format types lock clean
 
@@ -16,15 +17,15 @@ test: check ## everything CI runs: style, types, and the whole suite
 check: lint types
 
 lint: $(VENV)/.ready-dev
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --check $(PYTHONS)
+	$(BIN)/ruff check $(PYTHONS)
 
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
 format: $(VENV)/.ready-dev
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format $(PYTHONS)
+	$(BIN)/ruff check --fix $(PYTHONS)
 
 lock: $(VENV)/.ready-dev ## resolve the dependencies again
 	$(BIN)/pip install -q uv

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forkyard.errors import ConfigError, SandboxError
-from forkyard.sandbox import SandboxSpec
+from forkyard.sandbox import Feature, Limits, SandboxSpec, Terminal
 from forkyard.sandbox.gvisor import GvisorProvider
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.network import Network
@@ -89,12 +89,48 @@ async def test_an_empty_tmp_is_the_disks_and_survives_a_stop(runsc: None, home: 
 
 async def test_what_it_cannot_do_is_refused(runsc: None, home: Path) -> None:
     async with GvisorProvider(home) as gvisor:
+        with pytest.raises(ConfigError, match="cannot bound memory_mb on this machine"):
+            await gvisor.create(SandboxSpec(limits=Limits(memory_mb=100)))
+        box = await gvisor.create(SandboxSpec())
+        with pytest.raises(SandboxError, match="has no 'terminal': use one of `local`"):
+            await box.spawn("echo none", terminal=Terminal())
+        assert (await box.run("echo fine")).stdout == "fine\n"
+        await box.close()
+        last = (await gvisor.findings())[-1]
+        assert "terminals" in last.detail and "-e local" in last.mend
+
+
+async def test_without_ports_there_are_none_and_no_network(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home, ports=False) as gvisor:
+        assert not {Feature.LISTEN, Feature.CONNECT, Feature.ALLOWLIST, Feature.PUBLIC_NETWORK} & gvisor.features
         with pytest.raises(ConfigError, match="no network 'public'"):
             await gvisor.create(SandboxSpec(network=Network("public")))
         box = await gvisor.create(SandboxSpec())
-        with pytest.raises(SandboxError, match="listen"):
-            await box.listen(8080)
-        assert (await box.run("echo fine")).stdout == "fine\n"
+        for refused in (box.listen(8080), box.connect(8080)):
+            with pytest.raises(SandboxError, match="use one of `local`"):
+                await refused
+        for place, answer in (("169.254.169.254/80", "No route"), ("127.0.0.1/9", "refused")):
+            said = await box.run(["bash", "-c", f"exec 3<>/dev/tcp/{place}"], timeout=100)
+            assert answer in said.stderr
+        await box.close()
+
+
+async def test_what_is_killed_while_it_is_halted_does_nothing_more(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await gvisor.create(SandboxSpec())
+        begun = asyncio.Event()
+        script = "setsid sh -c 'sleep 600; echo late > /late' & echo begun; wait"
+        killed = asyncio.create_task(box.run(script, on_output=lambda *said: begun.set()))
+        await asyncio.wait_for(begun.wait(), 100)
+        await box.pause()
+        killed.cancel()
+        await asyncio.gather(killed, return_exceptions=True)
+        await box.resume()
+        async with asyncio.timeout(100):
+            while not await box.is_quiet():
+                await asyncio.sleep(0.01)
+        with pytest.raises(FileNotFoundError):
+            await box.read("/late")
         await box.close()
 
 

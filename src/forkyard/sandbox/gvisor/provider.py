@@ -1,7 +1,8 @@
 """The gvisor provider: the sandboxes of the `local` one, each around a kernel of its own that is an ordinary process.
 
 The store, the images, the disks and the spawner are those of `local`: a fork is the same mount. In the place of its
-PID 1 stands a guard that runs gVisor's runsc, so that a guest's system calls never reach the machine's kernel.
+PID 1 stands a guard that runs gVisor's runsc, so that a guest's system calls never reach the machine's kernel. Its
+network is the sandbox's own as with `local`: what gVisor sends for its guests goes to a namespace that holds nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from forkyard.sandbox.values import Feature
 
 _GUARD = (
     "import sys; sys.path += [sys.argv[2], {here!r}]; from guard import guard; control = int(sys.argv[1]); "
-    "guard.main(control, guard.spawner.configuration(control), {runsc!r})"
+    "guard.main(control, guard.spawner.configuration(control), {runsc!r}, {ports!r})"
 )
 _OLDEST = 20240729  # in older ones `ls` of coreutils 9.1 fails, and under load processes die for nothing
 _HOW = (
@@ -37,14 +38,33 @@ _FEATURES = frozenset(
         Feature.NO_NETWORK,
         Feature.IMAGES,
         Feature.FORK,
+        Feature.FORK_RUNNING,
+        Feature.PAUSE,
         Feature.SURVIVES,
         Feature.CHANGES,
         Feature.MOUNTS,
         Feature.USERS,
         Feature.PROCESSES,
         Feature.LIMIT_FILES,
+        Feature.LIMIT_DISK,
         Feature.LIMIT_OUTPUT,
     }
+)
+_WITH_PORTS = frozenset(
+    {
+        Feature.ALLOWLIST,
+        Feature.PUBLIC_NETWORK,
+        Feature.LIVE_NETWORK,
+        Feature.NETWORK_RULES,
+        Feature.LISTEN,
+        Feature.CONNECT,
+    }
+)
+_BEYOND = Finding(
+    "beyond gVisor",
+    False,
+    "terminals (gVisor's have neither a name nor /dev/tty inside), and bounds on memory, processes and processor time",
+    "-e local or -e docker has them; `--unbounded` plays tasks without the bounds that are lacking",
 )
 
 
@@ -75,13 +95,18 @@ def find_runsc() -> Runsc:
 
 
 class GvisorProvider(YardProvider):
-    """Sandboxes on this machine, in gVisor. `home` defaults to FORKYARD_HOME. ConfigError where there is no runsc."""
+    """Sandboxes on this machine, in gVisor. `home` defaults to FORKYARD_HOME. ConfigError where there is no runsc.
+
+    Without `ports` no guest has any way out, not even to a model, and gVisor may make no socket on this machine: the
+    harder wall, behind which a fork takes two thirds of the processor time.
+    """
 
     name = "gvisor"
 
-    def __init__(self, home: Path | None = None) -> None:
+    def __init__(self, home: Path | None = None, ports: bool = True) -> None:
         self._runsc = find_runsc()
-        program = _GUARD.format(here=str(Path(__file__).parent), runsc=self._runsc.path)
+        self._ports = ports
+        program = _GUARD.format(here=str(Path(__file__).parent), runsc=self._runsc.path, ports=ports)
         super().__init__(Yard(home or default_home(), program, _PROCESSES))
         if not self.yard.many_users:
             raise ConfigError(
@@ -92,9 +117,10 @@ class GvisorProvider(YardProvider):
     @property
     def features(self) -> frozenset[Feature]:
         """What holds for every sandbox."""
-        return _FEATURES
+        return _FEATURES | _WITH_PORTS if self._ports else _FEATURES
 
     async def findings(self) -> list[Finding]:
         """What `forkyard doctor` says of this machine."""
         found = Finding("runsc", True, f"{self._runsc.version} ({self._runsc.path})", needed=True)
-        return [found, *(other for other in await super().findings() if other.needed)]
+        others = [other for other in await super().findings() if other.needed or other.name == "slirp4netns"]
+        return [found, *others, _BEYOND]

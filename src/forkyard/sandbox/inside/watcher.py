@@ -104,7 +104,7 @@ class Tally:
         """Count files that have no name any more but are held open by descendants of a PID 1."""
         with suppress(OSError):  # it, or one of them, ended meanwhile
             pending = _children(pid)
-            mounts = _overlays(pid) if pending else set()
+            mounts = _overlays(pid, *_views(pending)) if pending else set()
             while pending and not self.done:
                 process = pending.pop()
                 with suppress(OSError):
@@ -127,13 +127,25 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _overlays(pid: int) -> set[bytes]:
+def _views(children: list[int]) -> list[int]:
+    """One of them for each mount namespace they stand in: what serves a disk to gVisor has one of its own."""
+    found: dict[str, int] = {}
+    for child in children:
+        with suppress(OSError):
+            found[os.readlink(f"/proc/{child}/ns/mnt")] = child
+    return [*found.values()]
+
+
+def _overlays(*pids: int) -> set[bytes]:
     """The numbers of the mounts that a sandbox's disk is.
 
     Devices would not do: where overlayfs has the machine's /usr from another file system, its files are on others.
     """
-    with open(f"/proc/{pid}/mountinfo", "rb") as file:
-        return {line.split()[0] for line in file if b" - overlay " in line}
+    found: set[bytes] = set()
+    for pid in pids:
+        with suppress(OSError), open(f"/proc/{pid}/mountinfo", "rb") as file:
+            found |= {line.split()[0] for line in file if b" - overlay " in line}
+    return found
 
 
 def _mount_of(process: int, fd: str) -> bytes | None:

@@ -43,6 +43,7 @@ _NAMES = {
     "CAP_SYS_CHROOT": 18,
     "CAP_AUDIT_WRITE": 29,
 }
+_NAMESPACES = ("pid", "ipc", "uts", "mount")
 CAPABILITIES = sorted(name for name, number in _NAMES.items() if number in rootfs.CAPABILITIES)
 
 
@@ -95,8 +96,8 @@ def tmp_in_use() -> Iterator[None]:
             os.unlink(name)
 
 
-def write_bundle(hostname: str, rlimits: Mapping[str, int]) -> None:
-    """What runsc has to be told of a sandbox."""
+def write_bundle(hostname: str, rlimits: Mapping[str, int], ports: bool) -> None:
+    """What runsc has to be told of a sandbox; with `ports` its network is the guard's."""
     with open(f"{_FIRST}/first", "wb") as file:
         file.write(first_process())
     os.chmod(f"{_FIRST}/first", 0o755)
@@ -110,7 +111,7 @@ def write_bundle(hostname: str, rlimits: Mapping[str, int]) -> None:
             {"destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]},
             {"destination": _FIRST_INSIDE, "type": "bind", "source": _FIRST, "options": ["ro"]},
         ],
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
+        "linux": {"namespaces": [{"type": kind} for kind in (*_NAMESPACES, *(() if ports else ("network",)))]},
     }
     points = [{"name": name, "context_fields": ["group_id"]} for name in POINTS]
     sink = {"name": "remote", "config": {"endpoint": SINK, "retries": 100, "backoff": "1ms", "backoff_max": "20ms"}}

@@ -1,6 +1,7 @@
 """The guard of one sandbox: PID 1 of its namespaces, which has gVisor run what PID 1 would run itself.
 
-Files and archives it moves as PID 1 does, on the disk as gVisor serves it, with that disk as its root meanwhile. When
+Files and archives it moves as PID 1 does, on the disk as gVisor serves it, with that disk as its root meanwhile. Ports
+it opens as PID 1 does: the guests' sockets are sockets of its network, which has a loopback and at first no more. When
 it ends, by whatever, the kernel ends gVisor and every guest with it, and unmounts the disk.
 """
 
@@ -29,27 +30,31 @@ _MESSAGE = 1 << 16
 _AT_ONCE = 8  # calls of runsc
 _ROUNDS = 100
 _SAID = "/run/said"
-_REFUSED = frozenset({"listen", "connect", "terminal", "namespaces", "halt"})
+_REFUSED = frozenset({"terminal", "apart"})
+_PORTS = frozenset({"listen", "connect", "namespaces"})
 _ALL_CAPABILITIES = frozenset(range(64))
 
 
-def main(control_fd: int, config: dict[str, Any], program: str) -> None:
-    """Be a spawner of guards that run the runsc at `program`."""
+def main(control_fd: int, config: dict[str, Any], program: str, ports: bool) -> None:
+    """Be a spawner of guards that run the runsc at `program`; without `ports` guests have no network but their own."""
     # It keeps every capability: runsc builds walls of its own, within this user namespace.
-    first = spawner.First(lambda sock: Guard(sock, program).serve(), _ALL_CAPABILITIES)
+    first = spawner.First(lambda sock: Guard(sock, program, ports).serve(), _ALL_CAPABILITIES)
     spawner.main(control_fd, config, first)
 
 
 class Guard(pid1.Pid1):
-    """Speaks the protocol of PID 1 (see there), but for listening, connections and halts, which it refuses."""
+    """Speaks the protocol of PID 1 (see there), but for terminals and what stands apart, which it refuses."""
 
-    def __init__(self, sock: socket.socket, program: str) -> None:
+    def __init__(self, sock: socket.SocketType, program: str, ports: bool) -> None:
         super().__init__(sock)
-        self._program = program
+        self._program, self._ports = program, ports
+        self._refused = _REFUSED if ports else _REFUSED | _PORTS
         self._poll = select.poll()
         self._lineage = Lineage()
         self._sink: socket.socket | None = None
-        self._running: set[int] = set()
+        self._running: dict[int, int] = {}  # by the request of each command: the runsc that waits for its end
+        self._doomed: list[Callable[[], set[int]]] = []  # the guests to be killed when what is halted goes on
+        self._answered: set[int] = set()  # requests of commands that are among those
         self._rlimits: dict[str, int] = {}
 
     def serve(self) -> None:
@@ -78,8 +83,8 @@ class Guard(pid1.Pid1):
             self._lineage.hear(message)
 
     def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
-        if message["op"] in _REFUSED:
-            raise OSError(errno.EOPNOTSUPP, f"a running sandbox under gVisor knows no {message['op']!r}")
+        if message["op"] in self._refused:
+            raise OSError(errno.EOPNOTSUPP, f"this sandbox in gVisor has no {message['op']!r}: use one of `local`")
         super()._handle(message, fds)
 
     def _work(self, message: dict[str, Any], fds: list[int]) -> int:
@@ -87,6 +92,8 @@ class Guard(pid1.Pid1):
             return super()._work(message, fds)
 
     def _open(self, message: dict[str, Any]) -> list[int]:
+        if message["op"] in _PORTS:
+            return super()._open(message)
         with cell.inside():
             return super()._open(message)
 
@@ -94,13 +101,16 @@ class Guard(pid1.Pid1):
         if message["op"] == "boot":
             self._boot(message)
         elif message["op"] == "kill" and message["target"] in self._running:
-            request = message["target"]
-            self._kill_guests(lambda: self._lineage.tree(_guest(_files(request)[2])))
+            self._rid_of([message["target"]], lambda: self._tree(message["target"]))
         elif message["op"] == "clear":
-            self._kill_guests(lambda: self._lineage.everyone | {_guest(_files(each)[2]) for each in self._running})
+            self._rid_of([*self._running], lambda: self._lineage.everyone.union(*map(self._tree, self._running)))
         elif message["op"] == "place":
             with cell.inside():
                 super()._steer(message)
+        elif message["op"] == "halt":
+            self._halt()
+        elif message["op"] == "quiet":
+            self._check_none()
         else:
             super()._steer(message)
 
@@ -109,12 +119,13 @@ class Guard(pid1.Pid1):
         mounts.attach(self._mounts, rootfs.ROOT)
         cell.enter(self._program)
         self._rlimits = message["rlimits"]
-        cell.write_bundle(message["hostname"], self._rlimits)
+        cell.write_bundle(message["hostname"], self._rlimits, self._ports)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, cell.tmp_in_use():
             server.bind(cell.SINK)
             server.listen(1)
             arguments = ("--detach", f"--bundle={cell.BUNDLE}", runsc.SANDBOX)
-            pid = _start(runsc.command("run", *arguments, flags=[f"--pod-init-config={cell.TRACE}"]), _SAID)
+            network = "--network=host" if self._ports else "--network=none"  # the "host" that it knows is this guard
+            pid = _start(runsc.command("run", *arguments, flags=[network, f"--pod-init-config={cell.TRACE}"]), _SAID)
             self._sink = _accepted(server, pid)
             _finished(pid)
         assert self._sink is not None
@@ -140,25 +151,84 @@ class Guard(pid1.Pid1):
             setsigmask=(),
             setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
         )
-        self._running.add(request)
+        self._running[request] = pid
         return pid
 
     def _ended(self, request: int, status: int) -> None:
-        if request not in self._running:
+        if self._running.pop(request, None) is None:
             super()._ended(request, status)
             return
-        self._running.discard(request)
         described, log, number = _files(request)
+        with open(log, errors="replace") as file:
+            said = file.read()
+        for path in (described, log, number):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        if request in self._answered:
+            self._answered.discard(request)
+            return
         try:
-            with open(log, errors="replace") as file:
-                self._reply(request, "exited", status=runsc.outcome(file.read()))
+            self._reply(request, "exited", status=runsc.outcome(said))
         except OSError as err:
             self._reply(request, "failed", errno=err.errno, message=err.strerror, path=err.filename, what=None)
         except RuntimeError as err:
             self._reply(request, "failed", errno=None, message=str(err), path=None, what=None)
-        for path in (described, log, number):
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+
+    def _check_none(self) -> None:
+        """Raise BlockingIOError when there is any guest but the first, or somebody at work for the host."""
+        self._hear()
+        if self._commands or self._lineage.everyone:
+            raise BlockingIOError(errno.EAGAIN, "there are processes")
+
+    def _halt(self) -> None:
+        """Bring gVisor's kernel to a halt; it knows itself what guests had stopped before."""
+        if self._stopped_before is None:
+            for request in self._running:
+                self._first(request)  # runsc starts nothing in what is halted
+            _finished(_start(runsc.command("pause", runsc.SANDBOX), _SAID))
+            self._stopped_before = frozenset()
+
+    def _go_on(self) -> None:
+        if self._stopped_before is not None:
+            try:
+                _finished(_start(runsc.command("resume", runsc.SANDBOX), _SAID))
+            except OSError as err:
+                raise SystemExit("gVisor does not go on, so the whole sandbox has to go") from err
+            doomed, self._doomed = self._doomed, []
+            if doomed:
+                self._kill_guests(lambda: set().union(*(known() for known in doomed)))
+        super()._go_on()
+
+    def _rid_of(self, requests: list[int], known: Callable[[], set[int]]) -> None:
+        """Kill the guests that are `known`, those of `requests` among them.
+
+        In what is halted nobody can be killed, nor see that it was not: it is done before anybody else goes on.
+        """
+        if self._stopped_before is None:
+            self._kill_guests(known)
+            return
+        self._doomed.append(known)
+        for request in requests:
+            if request not in self._answered:
+                self._answered.add(request)
+                self._reply(request, "exited", status=-signal.SIGKILL)
+
+    def _tree(self, request: int) -> set[int]:
+        """The live guests of a command."""
+        first = self._first(request) if request in self._running else None
+        return set() if first is None else self._lineage.tree(first)
+
+    def _first(self, request: int) -> int | None:
+        """The number that a command's own process has inside, as runsc writes it down; None if there was never one."""
+        end = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < end:
+            over = os.waitid(os.P_PID, self._running[request], os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            with suppress(FileNotFoundError, ValueError), open(_files(request)[2]) as file:
+                return int(file.read())
+            if over:
+                return None
+            time.sleep(0.002)
+        raise TimeoutError(errno.ETIMEDOUT, "gVisor does not start a command")
 
     def _kill_guests(self, known: Callable[[], set[int]]) -> None:
         """Kill all that are `known`: stop all of it first, so that nothing forks away meanwhile."""
@@ -178,16 +248,6 @@ class Guard(pid1.Pid1):
 def _files(request: int) -> tuple[str, str, str]:
     """Of one command: its description, runsc's log of it, and its number inside."""
     return f"/run/{request}.json", f"/run/{request}.log", f"/run/{request}.pid"
-
-
-def _guest(path: str) -> int:
-    """The number a command has inside, which runsc writes down once it is started."""
-    end = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < end:
-        with suppress(FileNotFoundError, ValueError), open(path) as file:
-            return int(file.read())
-        time.sleep(0.002)
-    raise TimeoutError(errno.ETIMEDOUT, "gVisor does not start a command")
 
 
 def _signal(processes: set[int], name: str) -> None:
@@ -211,10 +271,10 @@ def _start(argv: list[str], said: str) -> int:
 
 
 def _finished(pid: int) -> None:
-    """Wait for a runsc; RuntimeError with what it said when it failed."""
+    """Wait for a runsc; OSError with what it said when it failed."""
     if os.waitpid(pid, 0)[1] != 0:
         with open(_SAID, errors="replace") as said:
-            raise RuntimeError(f"runsc failed: {said.read(2000).strip()}")
+            raise OSError(errno.EIO, f"runsc failed: {said.read(2000).strip()}")
 
 
 def _accepted(server: socket.socket, pid: int) -> socket.socket | None:

@@ -17,7 +17,6 @@ SANDBOX = "sandbox"
 # Whatever is written from outside is seen inside at once; the disk is the guard's overlay, so none of gVisor's own.
 FLAGS = (
     f"--root={STATE}",
-    "--network=none",
     "--ignore-cgroups",
     "--file-access=shared",
     "--overlay2=none",

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from forkyard.files import place_once, replace
+from forkyard.files import followed, place_once, replace
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -24,6 +25,19 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path: Path) -> 
     with pytest.raises(TypeError):
         replace(path, [b"one", "no bytes"])  # type: ignore[list-item]
     assert path.read_text() == "before"
+
+
+def test_a_path_is_followed_to_where_something_is(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(FileNotFoundError):
+        followed(tmp_path / "link")
+    (tmp_path / "file").write_text("")
+    assert followed(tmp_path / "link") == (tmp_path / "file").resolve()
+    (tmp_path / "file").unlink()
+    (tmp_path / "file").symlink_to("link")
+    with pytest.raises(OSError, match="symbolic links") as raised:
+        followed(tmp_path / "link")
+    assert raised.value.errno == errno.ELOOP
 
 
 FULL = """

@@ -1,7 +1,8 @@
-"""Writing a file whole or not at all, on the disk when the call returns."""
+"""Writing a file whole or not at all, on the disk when the call returns; where a link leads."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterable
@@ -32,6 +33,14 @@ def place_once(path: Path, content: bytes, mode: int = 0o666) -> None:
     finally:
         new.unlink(missing_ok=True)
     _sync(path.parent)
+
+
+def followed(path: Path) -> Path:
+    """Where a path leads, its links followed. OSError when nothing is there, with ELOOP when a link leads to itself."""
+    try:
+        return path.resolve(strict=True)
+    except RuntimeError as err:  # of a Python before 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from err
 
 
 def _write(path: Path, pieces: Iterable[bytes], mode: int) -> None:

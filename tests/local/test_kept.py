@@ -46,7 +46,7 @@ async def test_pruning_takes_nothing_from_who_stands_on_a_kept_disk(local: Local
     await local.keep_disk(box, "shared")
     fork = await local.from_kept("shared", SandboxSpec())
     await box.close()
-    assert [disk.name for disk in await local.prune_kept(KeepPolicy(seconds=0.0))] == ["shared"]
+    assert "shared" in [disk.name for disk in await local.prune_kept(KeepPolicy(seconds=0.0))]
     assert await fork.read("/answer") == b"done"
     await fork.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,14 @@ def test_whoever_is_removed_meanwhile_is_called_what_it_was(tmp_path: Path) -> N
             store.add_running(image.origin, "c" * 32, None, ImageConfig())
     finally:
         store.close(tidy=True)
+
+
+def test_a_home_that_is_refused_is_let_go(tmp_path: Path) -> None:
+    Store(tmp_path, id_map()).close(tidy=True)
+    with pytest.raises(ConfigError, match="another FORKYARD_HOME") as refused:
+        Store(tmp_path, replace(id_map(), mode="another"))
+    held = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in os.path.realpath(path)]
+    assert (held, refused.type) == ([], ConfigError)  # while the error, and with it what failed, still stands
 
 
 async def test_the_spawner_keeps_nothing_of_its_rehearsal(local: LocalProvider) -> None:

@@ -206,6 +206,7 @@ async def test_a_whole_episode_is_played_again_as_often_as_run_and_env_allow(
     tmp_path: Path, home: Path, of_run: int, of_env: int, played: int
 ) -> None:
     write_task(tmp_path / "tasks", "a")
+    await start(plan_with(tmp_path, "Pair", run="first"), Heard(), provider=LocalProvider(home))  # makes what is kept
     provider = FaultyProvider(LocalProvider(home), 0)
     await start(plan_with(tmp_path, "Pair", run="count"), Heard(), provider=provider)
     second = [number for number, call in enumerate(provider.calls, 1) if call == "create"][1]

@@ -30,7 +30,7 @@ __attribute__((constructor)) static void attack(void) {
 """
 
 DRIVER = """
-import asyncio, os, sys
+import asyncio, os, sys, sysconfig
 from pathlib import Path
 from forkyard.sandbox import SandboxSpec
 from forkyard.sandbox.local import LocalProvider
@@ -40,7 +40,10 @@ async def main():
         box = await provider.create(SandboxSpec())
         await box.write("/tmp/attack.so", Path(sys.argv[2]).read_bytes())
         await box.write("/tmp/script", b"#!/proc/self/exe\\n", 0o755)
-        result = await box.run(["/tmp/script"], {"LD_PRELOAD": "/tmp/attack.so"})
+        if sysconfig.get_config_var("Py_ENABLE_SHARED"):  # a Python that is a small program and a large library
+            name, place = sysconfig.get_config_vars("INSTSONAME", "LIBDIR")
+            await box.write(f"/tmp/{name}", Path(place, name).read_bytes())
+        result = await box.run(["/tmp/script"], {"LD_PRELOAD": "/tmp/attack.so", "LD_LIBRARY_PATH": "/tmp"})
         print("own", os.stat(os.path.realpath(sys.executable)).st_ino, result.stdout, result.stderr)
 
 asyncio.run(main())

@@ -15,6 +15,7 @@ KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forky
 """What is fetched once for all test runs."""
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 DEBS = ("base-files", "bash", "coreutils", "dash", "python3")
+FETCHING = 200  # seconds, which leaves a test some to do what it is there for
 # Debian's packages are only unpacked, which takes a tenth of what installing them does: no script of theirs is needed.
 APT = """\
 Dir::State "{0}/state";
@@ -46,10 +47,13 @@ def python_root() -> Path:
 
 
 def had(command: Sequence[str | Path], missing: str, cwd: Path | None = None, **variables: str) -> None:
-    """Run what fetches something; skips the test when it fails, and says why."""
-    done = subprocess.run(
-        command, env={**os.environ, **variables}, cwd=cwd, capture_output=True, text=True, timeout=300
-    )
+    """Run what fetches something; skips the test when it fails or takes too long, and says why."""
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **variables}, cwd=cwd, capture_output=True, text=True, timeout=FETCHING
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{missing}: not within {FETCHING} s")
     if done.returncode:
         pytest.skip(f"{missing}: {(done.stderr or done.stdout)[-400:].strip()}")
 

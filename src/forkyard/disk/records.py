@@ -36,10 +36,14 @@ class Database:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._db.executescript(_SCHEMA + ACCESS_SCHEMA)
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.execute("PRAGMA foreign_keys = ON")
+                self._db.executescript(_SCHEMA + ACCESS_SCHEMA)
+            except sqlite3.Error:
+                self._db.close()
+                raise
         except (OSError, sqlite3.Error) as err:
             raise ConfigError(f"the catalogue of disks {path} cannot be used: {err}") from err
         self._turn = threading.RLock()

@@ -6,6 +6,7 @@ changed byte always does.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import posixpath
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from forkyard.errors import ConfigError
+from forkyard.files import followed
 from forkyard.image.patterns import (
     Ignore,
     States,
@@ -89,8 +91,8 @@ class Context:
         Where there is a file called as the Dockerfile with .dockerignore after it, that one counts instead.
         """
         try:
-            self.root = root.resolve(strict=True)
-        except (OSError, RuntimeError) as error:
+            self.root = followed(root)
+        except OSError as error:
             raise ConfigError(f"{root}: the build context cannot be read: {error}") from error
         ignore = root / ".dockerignore"
         if dockerfile is not None and (own := dockerfile.with_name(f"{dockerfile.name}.dockerignore")).exists():
@@ -138,10 +140,12 @@ class Context:
         """Where a name leads when its links are followed. Raises Problem when that is not in the context."""
         path = self.root / name
         try:
-            found = path.resolve(strict=True)
+            found = followed(path)
         except FileNotFoundError:
             raise Problem(f"{name} is not in the build context {self.root}") from None
-        except RuntimeError as error:
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
             raise Problem(f"{name} is a link that leads to itself") from error
         if not found.is_relative_to(self.root):
             raise Problem(f"{name} is a link that leaves the build context: copy what it points to")

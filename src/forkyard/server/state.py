@@ -29,9 +29,13 @@ class State:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-        path.chmod(0o600)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
+        try:
+            path.chmod(0o600)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            self._db.close()
+            raise
 
     def table(self, name: str, kind: type[Row]) -> Table[Row]:
         """The table of that name, made when it is missing."""

@@ -63,7 +63,7 @@ def _graded(module: ModuleType) -> str | None:
 def _imported(module: ModuleType, source: str) -> Iterator[str]:
     """The names of the modules that one imports; of a package from which only modules are taken, these alone."""
     package = str(getattr(module, "__package__", None) or "")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source, str(module.__file__))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

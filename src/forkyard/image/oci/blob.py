@@ -54,7 +54,7 @@ class Blob:
 
     def open(self) -> io.BufferedReader:
         """Read from the beginning, in a thread that may wait."""
-        return io.BufferedReader(_Part(self), MIB)
+        return io.BufferedReader(_Part(self, self.path.open("rb", buffering=0)), MIB)
 
     async def whole(self) -> None:
         """Wait until all of it is there and verified; raises what went wrong with that."""
@@ -70,8 +70,8 @@ class Blob:
 class _Part(io.RawIOBase):
     """A part of a file, and no byte of what is around it."""
 
-    def __init__(self, blob: Blob) -> None:
-        self._file = blob.path.open("rb", buffering=0)
+    def __init__(self, blob: Blob, file: io.FileIO) -> None:
+        self._file = file  # opened by then, for what is made of this class is closed even when its making fails
         self._file.seek(blob.offset)
         self._size, self._arrival = blob.size, blob.arrival
         self._at = 0

@@ -74,8 +74,8 @@ class KeptDisks:
         """Those that can be had, oldest first, or the one of a name."""
         rows = self._db.execute(
             "SELECT name, created, size FROM boxes JOIN kept ON box = id"
-            " WHERE coalesce(boot, ?1) = ?1 AND coalesce(?2, name) = name ORDER BY created, id",
-            (self._boot, name),
+            " WHERE coalesce(boot, :boot) = :boot AND coalesce(:name, name) = name ORDER BY created, id",
+            {"boot": self._boot, "name": name},
         )
         return [KeptDisk(*row) for row in rows]
 
@@ -97,9 +97,9 @@ class KeptDisks:
         gone = []
         with self._store.transaction() as doomed:
             rows = self._db.execute(
-                "SELECT id, name, created, size, coalesce(boot, ?1) = ?1 FROM boxes JOIN kept ON box = id"
+                "SELECT id, name, created, size, coalesce(boot, :boot) = :boot FROM boxes JOIN kept ON box = id"
                 " ORDER BY created DESC, id DESC",
-                (self._boot,),
+                {"boot": self._boot},
             ).fetchall()
             since, total = time.time() - policy.seconds, 0
             room = min(policy.total, sum(size or 0 for *_, size, _ in rows) + spare)

@@ -18,10 +18,14 @@ class Rows:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.db = sqlite3.connect(home / "forkyard.db", timeout=30, isolation_level=None)
-        self.db.execute("PRAGMA journal_mode = WAL")
-        self.db.execute("PRAGMA synchronous = NORMAL")
-        self.db.execute("PRAGMA foreign_keys = ON")
-        self.db.executescript(SCHEMA)
+        try:
+            self.db.execute("PRAGMA journal_mode = WAL")
+            self.db.execute("PRAGMA synchronous = NORMAL")
+            self.db.execute("PRAGMA foreign_keys = ON")
+            self.db.executescript(SCHEMA)
+        except BaseException:
+            self.db.close()
+            raise
 
     @contextmanager
     def transaction(self, durable: bool = False) -> Iterator[list[str]]:

@@ -44,8 +44,12 @@ class Store(Rows):
     def __init__(self, home: Path, ids: IdMap) -> None:
         prepare(home.absolute(), ids)
         super().__init__(home.absolute())
-        self._check_settings(ids)
-        self._engines = Owners(self.home / "engines")
+        try:
+            self._check_settings(ids)
+            self._engines = Owners(self.home / "engines")
+        except BaseException:
+            self.db.close()
+            raise
         self.engine = self._engines.own
 
     def close(self, *, tidy: bool) -> None:

@@ -18,7 +18,7 @@ from forkyard.sandbox.promises import network_features
 from forkyard.server.envelope import ApiError, not_here
 from forkyard.server.network.values import NOTHING, NetworkPolicy, masked, network_of, unmasked
 from forkyard.server.sandboxes import Attendant, CreateSandbox, Life, Phase, Record
-from forkyard.values import validation_problems
+from forkyard.server.wording import refused
 
 DRAIN_SECONDS = 600.0
 
@@ -30,6 +30,7 @@ class Networks(Attendant):
         self._provider = provider
         self._patience = patience
         self._draining: dict[str, asyncio.Task[None]] = {}
+        self._hurried: set[str] = set()  # whose pause is not to wait, and has not come to waiting yet
         self._turns: WeakKeyDictionary[Life, asyncio.Lock] = WeakKeyDictionary()
 
     async def accept(self, asked: CreateSandbox, name: str) -> Mapping[str, Any]:
@@ -39,7 +40,7 @@ class Networks(Attendant):
         try:
             policy = NetworkPolicy.model_validate(asked.network, strict=True)
         except ValidationError as err:
-            raise ApiError(400, "; ".join(validation_problems(err, "network: ")), "invalid_request") from None
+            raise ApiError(400, f"network: {refused(err, 'the policy')}", "invalid_request") from None
         policy = unmasked(policy, NOTHING)
         self._refuse(network_of(policy))
         return {"network": _kept(policy)}
@@ -59,7 +60,9 @@ class Networks(Attendant):
 
     async def down(self, life: Life) -> None:
         """A pause waits until the connections have ended that its policy names, but not for ever."""
-        if life.record.phase is not Phase.PAUSING or life.record.network is None:
+        hurried = life.id in self._hurried
+        self._hurried.discard(life.id)
+        if hurried or life.record.phase is not Phase.PAUSING or life.record.network is None:
             return
         sandbox = life.at_hand
         if not network_of(_policy(life.record)).drain or not isinstance(sandbox, Drains):
@@ -76,6 +79,8 @@ class Networks(Attendant):
         """Wait for connections no more."""
         if (draining := self._draining.get(life.id)) is not None:
             draining.cancel()
+        elif life.record.phase is Phase.PAUSING:
+            self._hurried.add(life.id)
 
     def shown_network(self, life: Life) -> NetworkPolicy:
         """The policy of a sandbox, as clients are told it."""

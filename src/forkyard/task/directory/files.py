@@ -5,6 +5,7 @@ Nothing outside the directory is ever read: a link that leaves it is a mistake o
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import posixpath
@@ -16,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from forkyard.files import followed
 from forkyard.task.directory.digest import full_digest, harbor_ignore, task_digest
 
 SCRIPT_MODE = 0o555  # added to scripts: a checkout or an archive may have lost their exec bits
@@ -90,8 +92,8 @@ class TaskFiles:
         if entry.kind != "link":
             return None
         try:
-            target = path.resolve().relative_to(self.root.resolve())
-        except (OSError, RuntimeError):
+            target = _goal(path).relative_to(self.root.resolve())
+        except OSError:
             return f"{path} is a link that leads only to itself; remove it"
         except ValueError:
             return f"{path} links to {path.readlink()}, outside the task; put a copy into the task"
@@ -127,9 +129,19 @@ class TaskFiles:
 def is_within(root: Path, path: Path) -> bool:
     """Whether a path, links followed, lies in a directory."""
     try:
-        return path.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # a link that leads to itself
+        return _goal(path).is_relative_to(root.resolve())
+    except OSError:
         return False
+
+
+def _goal(path: Path) -> Path:
+    """Where a path leads, whether anything is there or not. OSError for a link that leads to itself."""
+    try:
+        return followed(path)
+    except OSError as err:
+        if err.errno == errno.ELOOP:
+            raise
+        return path.resolve()
 
 
 def _part(path: str) -> list[str]:

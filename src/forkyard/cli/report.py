@@ -23,7 +23,7 @@ def report(
     json: Annotated[bool, option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Print what runs came to, a row for each task; samples of several runs add up where they are alike."""
-    with _at(paths) as places:
+    with at(paths) as places:
         found = reports.report(places, by_run=by_run)
     say(reports.to_json(found) if json else reports.to_text(found))
 
@@ -38,13 +38,13 @@ def compare(
     Each task is one value, the difference of its means in B and in A, so the interval says whether B is better than A
     on tasks like these. Tasks that changed in between, or have no reward in one of the runs, are left out and named.
     """
-    with _at([a, b]) as (one, other):
+    with at([a, b]) as (one, other):
         found = reports.compare(one, other)
     say(reports.comparison_json(found) if json else reports.comparison_text(found))
 
 
 @contextmanager
-def _at(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
+def at(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
     """Where the runs are to be read."""
     if not any(map(on_disk, paths)):
         yield paths

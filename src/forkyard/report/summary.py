@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from forkyard.errors import ConfigError
 from forkyard.report.alike import Alike, alike, differences
+from forkyard.report.files import files_of, records_of, torn_notes
 from forkyard.report.outcome import Meter, Outcome, Totals, outcome
 from forkyard.report.passk import pass_at_ks
 from forkyard.report.planned import PlannedRun, planned_runs
@@ -29,7 +29,7 @@ from forkyard.report.stats import (
     t_interval,
 )
 from forkyard.trace import Status, is_full
-from forkyard.trace.store import TRACES_FILE, Record, latest, read_traces, torn_tail
+from forkyard.trace.store import Record, latest
 from forkyard.values import counted, first_names
 
 
@@ -109,17 +109,19 @@ COLUMNS: dict[str, Callable[[Row], Any]] = {
 NEEDED = {"pass@1": "a scored rollout", "pass@2": "2 scored rollouts", "mean_reward": "a reward"}
 
 
-def report(paths: Sequence[Path], *, by_run: bool = False) -> Report:
+def report(
+    paths: Sequence[Path], *, by_run: bool = False, counts: Callable[[Record], bool] = lambda record: True
+) -> Report:
     """Report on runs, given as directories or files of lines; samples of several runs add up where they are alike.
 
-    With `by_run` they do not: each run has tables of its own.
+    With `by_run` they do not: each run has tables of its own. Lines that `counts` says no to are passed over.
 
     Raises ConfigError for a path that is no run and for a line that is no record.
     """
-    files = _files(paths)
+    files = files_of(paths)
     planned = planned_runs(files)
     meter = Meter()
-    outcomes, replaced = latest(_records(files, planned, meter), outcome)
+    outcomes, replaced = latest(filter(counts, _records(files, planned, meter)), outcome)
     earning = {(item.run, item.env) for item in outcomes if item.rewarded}
     sets = alike(outcomes, {run.name: run.setting for run in planned.values()}, by_run=by_run)
     notes = [*_file_notes(files, replaced, bool(outcomes)), *(note for run in planned.values() for note in run.notes)]
@@ -276,36 +278,10 @@ def _group_notes(group: Group, outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"{name} needs {NEEDED[name]}: undefined (-) and left out of the overall row for {whose}"
 
 
-def _files(paths: Iterable[Path]) -> list[Path]:
-    files: dict[Path, Path] = {}
-    problems: list[str] = []
-    for path in paths:
-        file = path / TRACES_FILE if path.is_dir() else path
-        if file.is_file():
-            files.setdefault(file.resolve(), file)
-        elif path.is_dir():
-            runs = any(path.glob(f"*/{TRACES_FILE}"))
-            mend = f"name those in it, as {path}/*" if runs else f"it holds no {TRACES_FILE}"
-            problems.append(f"{path} is no run: {mend}")
-        else:
-            default = Path("runs") / path
-            mean = f"did you mean {default}? " if (default / TRACES_FILE).is_file() else ""
-            problems.append(f"{path} does not exist: {mean}name a run's directory or a file of lines")
-    if problems or not files:
-        raise ConfigError(*(problems or ["nothing to report on: name a run's directory or a file of lines"]))
-    return list(files.values())
-
-
 def _records(files: Iterable[Path], planned: Mapping[Path, PlannedRun], meter: Meter) -> Iterator[Record]:
     for file in files:
-        run = planned.get(file)
-        for record in read_traces(file):
+        for record in records_of(file, planned.get(file)):
             meter.add(record)
-            if run is not None and record.get("run") == run.run:
-                run.add(record)
-                record["run"] = run.name
-            elif not record.get("run"):
-                record["run"] = str(file)  # lines that name no run are told apart by their file
             yield record
 
 
@@ -314,7 +290,4 @@ def _file_notes(files: Sequence[Path], replaced: int, any_rollouts: bool) -> Ite
         yield "no rollouts yet"
     if replaced:
         yield f"{counted(replaced, 'line')} replaced by a later line of the same run, task and sample"
-    for file in files:
-        torn = torn_tail(file)
-        if torn:
-            yield f"{file} ends in an unfinished line of {torn} bytes, not counted: its run is at work or was killed"
+    yield from torn_notes(files)

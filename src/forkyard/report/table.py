@@ -132,11 +132,12 @@ def _cost(group: Group) -> Iterator[str]:
 
 
 def _dollars(total: float, judges: float) -> str:
-    shares = f", of it {_money(judges)} for judges" if judges else ""
-    return _money(total) + shares
+    shares = f", of it {money(judges)} for judges" if judges else ""
+    return money(total) + shares
 
 
-def _money(value: float) -> str:
+def money(value: float) -> str:
+    """US dollars: $1.25, and $0.0125 of what is less than one."""
     return f"${value:,.{2 if value >= 1 else 4}f}"
 
 

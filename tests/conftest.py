@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 import forkyard
 from forkyard.sandbox.local import LocalProvider
 
 NOWHERE = "docker.io=http://127.0.0.1:9"
 LONG = (
+    "machine/test_machines.py",
     "harness/test_agent_clis.py",
     "cases/test_cases.py",
     "env/test_rewardkit.py",
@@ -44,6 +46,18 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+    for item in items:
+        _share_an_engine(item)
+
+
+def _share_an_engine(item: pytest.Item) -> None:
+    """To start one takes longer than most tests that use it, and it belongs to a loop: those of a module share both.
+
+    A test that needs them for itself says so: `@pytest.mark.asyncio(loop_scope="function")`.
+    """
+    marker = item.get_closest_marker("asyncio")
+    if marker and not marker.kwargs and isinstance(item, pytest.Function) and "local" in item.fixturenames:
+        item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,7 +82,30 @@ def common_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def local(home: Path) -> AsyncIterator[LocalProvider]:
-    """The local provider; afterwards nothing of it may be left."""
+def local(request: pytest.FixtureRequest) -> LocalProvider:
+    """The local provider, of which each test leaves nothing. Tests that share a loop share its engine."""
+    marker = request.node.get_closest_marker("asyncio")
+    shared = marker is None or marker.kwargs.get("loop_scope") == "module"  # without one, its fixtures alone use loops
+    provider: LocalProvider = request.getfixturevalue("local_of_module" if shared else "local_of_test")
+    return provider
+
+
+@pytest.fixture
+async def local_of_test(home: Path) -> AsyncIterator[LocalProvider]:
+    """One with an engine of its own."""
     async with LocalProvider(home) as provider:
         yield provider
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def local_with_engine(home: Path) -> AsyncIterator[LocalProvider]:
+    """The one whose engine runs from the first test of a module to the last."""
+    async with LocalProvider(home) as provider:
+        yield provider
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def local_of_module(local_with_engine: LocalProvider) -> AsyncIterator[LocalProvider]:
+    """That one, without what an earlier test left."""
+    yield local_with_engine
+    await local_with_engine.yard.vacate()

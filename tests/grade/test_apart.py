@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 import forkyard as vf
 from forkyard.grade.apart import apart_from_agent
@@ -49,7 +50,7 @@ while True:
 SEARCHES = f"grep -rsl {MARK} / --include=test.sh --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def standing_apart(local: LocalProvider) -> None:
     """Skip where nothing can stand apart."""
     box = await local.create(SandboxSpec())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 import forkyard as vf
 from forkyard.errors import TooLarge
@@ -19,7 +20,7 @@ from forkyard.sandbox.subprocess import SubprocessProvider
 FILE, DIR, LINK, HARD, FIFO = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def box(local: LocalProvider) -> AsyncIterator[vf.Sandbox]:
     sandbox = await local.create(vf.SandboxSpec(workdir="/app"))
     await sandbox.push(bytes(10240), "/app")

@@ -6,13 +6,13 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
+import pytest_asyncio
 
 from forkyard.sandbox import Sandbox, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def sandbox(local: LocalProvider) -> AsyncIterator[Sandbox]:
     """A sandbox on the host's /usr, working in /app."""
     sandbox = await local.create(SandboxSpec(workdir="/app"))
@@ -21,7 +21,7 @@ async def sandbox(local: LocalProvider) -> AsyncIterator[Sandbox]:
     await sandbox.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def bare_sandbox(local: LocalProvider) -> AsyncIterator[Sandbox]:
     """A sandbox with nothing in it but sh and rm."""
     sandbox = await local.create(SandboxSpec(image="scratch"))

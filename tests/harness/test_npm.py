@@ -16,7 +16,8 @@ import pytest
 from forkyard.errors import HarnessError, SandboxError
 from forkyard.harness import npm, packages
 from forkyard.harness.npm import npm_package, npm_registry, push_package
-from forkyard.sandbox import Sandbox
+from forkyard.sandbox import Sandbox, SandboxSpec
+from forkyard.sandbox.local import LocalProvider
 from tests.support.web import served
 
 NAME, VERSION = "@scope/tool", "1.2.3-linux-x64"
@@ -59,6 +60,12 @@ class Registry:
             b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body)) + body
         )
         await writer.drain()
+
+
+@pytest.fixture
+async def sandbox(local_of_test: LocalProvider) -> AsyncIterator[Sandbox]:
+    """One in the loop of the test: the registry is served there."""
+    yield await local_of_test.create(SandboxSpec())
 
 
 @pytest.fixture

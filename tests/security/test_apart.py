@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox import Limits, Sandbox, SandboxSpec, StandsApart
@@ -72,7 +73,7 @@ os.rename("/tmp/tried", "/run/tried")
 WAITS = "while ! [ -e /run/tried ]; do sleep 0.01; done; cat /tests/secret"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def box(local: LocalProvider) -> AsyncIterator[Sandbox]:
     sandbox = await local.create(SandboxSpec())
     yield sandbox

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from forkyard.sandbox import Sandbox, SandboxSpec
 from forkyard.sandbox.inside import seccomp, syscalls
@@ -143,7 +144,7 @@ def test_an_unknown_machine_is_refused_by_name() -> None:
         seccomp.filter_program("riscv64")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def box(local: LocalProvider) -> AsyncIterator[Sandbox]:
     sandbox = await local.create(SandboxSpec())
     yield sandbox

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox import Sandbox, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def box(local: LocalProvider) -> AsyncIterator[Sandbox]:
     sandbox = await local.create(SandboxSpec())
     yield sandbox

@@ -163,7 +163,8 @@ async def test_a_bad_body_is_told_as_such(inside: httpx2.AsyncClient, body: byte
     reply = await inside.post("/things/a", content=body)
     assert reply.status_code == 400, reply.text
     assert reply.json()["code"] == "invalid_request"
-    assert "body" in reply.json()["error"] and "Traceback" not in reply.text
+    told = reply.json()["error"]
+    assert told.startswith(("the body ", "count ", "name ")) and "Traceback" not in reply.text
 
 
 async def test_a_path_that_is_not_there_and_a_method_that_is_not_offered(inside: httpx2.AsyncClient) -> None:

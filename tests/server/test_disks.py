@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from forkyard.disk import Disk
 from forkyard.server.disks.leases import Leases, Use
@@ -25,13 +26,13 @@ def client_of(server: Server, **headers: str) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1", headers=headers, timeout=60)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def http(server: Server, key: str) -> AsyncIterator[httpx2.AsyncClient]:
     async with client_of(server, Authorization=key) as client:
         yield client
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def stranger(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
     async with client_of(server) as client:
         yield client

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from forkyard.disk import Disk
 from forkyard.errors import ConfigError
@@ -30,13 +31,13 @@ from forkyard.server.serving import Server
 from tests.server.test_disks import ask, client_of, made
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def http(server: Server, key: str) -> AsyncIterator[httpx2.AsyncClient]:
     async with client_of(server, Authorization=key) as client:
         yield client
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def disk(http: httpx2.AsyncClient, server: Server) -> Disk:
     return server.disks.get(await made(http, "work"))
 
@@ -239,7 +240,7 @@ async def _grep(
     return sorted((m.file, m.line, m.text) for m in found.matches), code, found
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def sample(disk: Disk) -> Disk:
     for key, data in SAMPLE.items():
         await disk.put(key, data)

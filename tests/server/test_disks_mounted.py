@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from forkyard.sandbox.local import LocalProvider
 from forkyard.server.address import Address
@@ -18,7 +19,7 @@ from forkyard.server.serving import opened
 from tests.server.sandboxing import Site, site
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def here(tmp_path: Path, local: LocalProvider) -> AsyncIterator[Site]:
     async with site(tmp_path / "home", local) as made:
         yield made

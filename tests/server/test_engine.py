@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from forkyard.errors import ConfigError, EngineLost, SandboxError, SandboxLost
+from forkyard.errors import ConfigError, ProviderLost, SandboxError, SandboxLost
 from forkyard.sandbox import Mount, Sandbox, SandboxSpec
 from forkyard.sandbox.local import LocalProvider
 from forkyard.sandbox.remote import RemoteProvider
@@ -24,7 +25,7 @@ from forkyard.server.address import Address
 from tests.support.serving import served
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def remote(address: Address, key: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemoteProvider]:
     monkeypatch.setenv("FORKYARD_KEY", key)
     async with RemoteProvider(address.origin) as made:
@@ -104,7 +105,7 @@ async def test_when_the_server_is_killed_its_sandboxes_are_lost_and_another_serv
         for lost in (waiting, running, box.run(["true"])):
             with pytest.raises(SandboxLost):
                 await lost
-        with pytest.raises(EngineLost):
+        with pytest.raises(ProviderLost, match=f"the server {place.url}, on which the sandboxes were, is lost"):
             await provider.create(SandboxSpec())
         await box.close()
     with served(tmp_path, int(place.url.rpartition(":")[2])) as place:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from forkyard.sandbox.local import LocalProvider
 from tests.server.sandboxing import Site, site
@@ -27,7 +28,7 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     return context
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def at(tmp_path: Path, local: LocalProvider) -> AsyncIterator[Site]:
     async with site(tmp_path / "home", local) as made:
         yield made

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from forkyard.server.address import Address
 from tests.support.web import Web, served
@@ -16,7 +17,7 @@ archil = pytest.importorskip("archil", reason="the package archil is not install
 SECRET = "sk-0123456789-of-nobody"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(address: Address, key: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     async with archil.Archil(api_key=key, region="local", base_url=address.origin, s3_base_url=address.origin) as made:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
@@ -67,7 +68,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 """
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def box(server: Server, http: httpx2.AsyncClient) -> AsyncIterator[Box]:
     made = await Box.made(server, http, ports=[8000])
     yield made
@@ -329,7 +330,7 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def socketed(box: Box) -> Box:
     await box.sandbox.push(packed_tree(websockets.__path__[0]), "/lib-of-tests")
     await box.serve(8000, f"import sys; sys.path.insert(0, '/lib-of-tests')\n{WEB_SOCKETS}")

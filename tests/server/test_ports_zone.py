@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from forkyard.cli.app import run_command_line
 from forkyard.sandbox.local import LocalProvider
@@ -22,7 +23,7 @@ ZONE = "boxes.example.org"
 VENDOR = "control.green.us-east-1.aws.prod.archil.com"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def server(tmp_path: Path, local: LocalProvider) -> AsyncIterator[Server]:
     async with opened(tmp_path / "home", local, ZONE) as made:
         yield made

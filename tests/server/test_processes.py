@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -23,7 +24,7 @@ from forkyard.server.serving import Server
 PATIENCE = 100
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def box(http: httpx2.AsyncClient) -> AsyncIterator[str]:
     """The id of a running sandbox."""
     async with sandbox(http) as made:

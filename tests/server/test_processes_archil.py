@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from forkyard.server.address import Address
 
@@ -24,7 +25,7 @@ async def client(address: Address, key: str) -> AsyncIterator[Any]:
         yield made
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def box(address: Address, key: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """A running sandbox as the client has it."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")

@@ -273,10 +273,10 @@ async def test_an_upstream_that_is_not_there_is_told(server: Server) -> None:
 
 
 async def test_a_client_that_does_not_trust_us_gets_no_answer_and_hurts_nobody(address: Address) -> None:
-    async with httpx2.AsyncClient(proxy=address.origin) as client:
+    async with httpx2.AsyncClient(proxy=address.origin, timeout=60) as client:
         with pytest.raises(httpx2.ConnectError):
             await client.get(f"{CONTROL}/api/tokens")
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         assert (await client.get(f"{address.origin}/openapi.json")).status_code == 200
 
 

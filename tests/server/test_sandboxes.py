@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from forkyard.sandbox.local import LocalProvider
 from forkyard.server.sandboxes.states import RULES, Action, Phase
@@ -19,7 +20,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 IGNORES_TERM = "trap '' TERM; while :; do sleep 0.05; done"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def here(tmp_path: Path, local: LocalProvider) -> AsyncIterator[Site]:
     async with site(tmp_path, local) as made:
         yield made

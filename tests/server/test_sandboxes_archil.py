@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from forkyard.server.address import Address
 from forkyard.server.envelope import ApiError
@@ -16,7 +17,7 @@ from forkyard.server.serving import Server
 archil = pytest.importorskip("archil", reason="the package archil is not installed (PyPI: archil)")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(address: Address, key: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     async with archil.Archil(api_key=key, region="local", base_url=address.origin, s3_base_url=address.origin) as made:
@@ -26,7 +27,7 @@ async def client(address: Address, key: str, monkeypatch: pytest.MonkeyPatch) ->
             await sandbox.delete.aio()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def template(client: Any) -> Any:
     return await client.sandboxes.create.aio(name="template", base_image="host", vcpu_count=2, mem_size_mib=1024)
 

@@ -12,8 +12,10 @@ import hashlib
 import io
 import os
 import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from forkyard.errors import SandboxError
 from forkyard.sandbox.local.box import SCRATCH, Box
@@ -85,6 +87,7 @@ COPIED = (
     "python3.11",
     "python3.12",
     "python3.13",
+    "python3.14",
     "rpc",
     "security",
     "services",
@@ -111,10 +114,10 @@ class HostImage:
             store = self._yard.store
             if self._name is None:
                 engine = await self._yard.engine()
-                archive = await asyncio.to_thread(skeleton, not engine.shifted_usr)
-                self._name = f"{HOST}@{hashlib.sha256(archive).hexdigest()[:12]}"
+                entries = await asyncio.to_thread(skeleton, not engine.shifted_usr)
+                self._name = await asyncio.to_thread(name_of, entries)
                 if store.find("image", self._name) is None:
-                    await self._make(self._name, archive)
+                    await self._make(self._name, await asyncio.to_thread(packed, entries))
             found = store.find("image", self._name)
             if found is None:
                 self._name = None
@@ -137,57 +140,72 @@ def config() -> ImageConfig:
     return ImageConfig(env={"LANG": "C.UTF-8"}, workdir="/", user="", cmd=("/bin/bash",))
 
 
-def skeleton(directories_of_usr: bool) -> bytes:
-    """An archive of the image's own disk; the same machine gives the same bytes."""
+class Entry(NamedTuple):
+    """One thing on the image's own disk; `data` is what a file holds, or where a link leads."""
+
+    path: str
+    kind: bytes
+    mode: int
+    data: bytes = b""
+
+
+def skeleton(directories_of_usr: bool) -> list[Entry]:
+    """What is on the image's own disk; the same machine gives the same."""
+    entries = [Entry(path, tarfile.DIRTYPE, mode) for path, mode in DIRECTORIES.items()]
+    entries += [Entry(path, tarfile.REGTYPE, 0o644, text.encode()) for path, text in TEXTS.items()]
+    entries += [_link(name, f"usr/{name}") for name in LINKS if Path(f"/usr/{name}").is_dir()]
+    etc = Path("/etc")
+    for source in [*map(etc.joinpath, COPIED), *sorted(etc.glob(f"{JAVA_PREFIX}*"))]:
+        entries += _copied(source)
+    if directories_of_usr:
+        entries += _directories_of_usr()
+    return entries
+
+
+def name_of(entries: list[Entry]) -> str:
+    """What the image of these is called. It is asked for at each start, when there rarely is one to make."""
+    digest = hashlib.sha256()
+    for path, kind, mode, data in entries:
+        digest.update(b"%s\0%s%o %d\0" % (os.fsencode(path), kind, mode, len(data)))
+        digest.update(data)
+    return f"{HOST}@{digest.hexdigest()[:12]}"
+
+
+def packed(entries: list[Entry]) -> bytes:
+    """An archive of them."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, mode in DIRECTORIES.items():
-            archive.addfile(_entry(path, tarfile.DIRTYPE, mode))
-        for path, text in TEXTS.items():
-            data = text.encode()
-            entry = _entry(path, tarfile.REGTYPE, 0o644)
-            entry.size = len(data)
+        for path, kind, mode, data in entries:
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.mode = kind, mode
+            if kind == tarfile.SYMTYPE:
+                entry.linkname = os.fsdecode(data)
+            else:
+                entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-        _add_links(archive)
-        for name in [*COPIED, *sorted(path.name for path in Path("/etc").glob(f"{JAVA_PREFIX}*"))]:
-            _copy(archive, Path("/etc") / name, f"etc/{name}")
-        if directories_of_usr:
-            _add_directories(archive)
     return buffer.getvalue()
 
 
-def _entry(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(path)
-    entry.type, entry.mode = kind, mode
-    return entry
+def _link(path: str, target: str) -> Entry:
+    return Entry(path, tarfile.SYMTYPE, 0o777, os.fsencode(target))
 
 
-def _add_links(archive: tarfile.TarFile) -> None:
-    for name in LINKS:
-        if Path(f"/usr/{name}").is_dir():
-            entry = _entry(name, tarfile.SYMTYPE, 0o777)
-            entry.linkname = f"usr/{name}"
-            archive.addfile(entry)
-
-
-def _copy(archive: tarfile.TarFile, source: Path, name: str) -> None:
-    """Copy one public file or tree of /etc; what only root may read is left out."""
+def _copied(source: Path | os.DirEntry[str]) -> Iterator[Entry]:
+    """One public file or tree of /etc; what only root may read is left out."""
+    path = os.fspath(source).lstrip("/")
     if source.is_symlink():
-        entry = _entry(name, tarfile.SYMTYPE, 0o777)
-        entry.linkname = str(source.readlink())
-        archive.addfile(entry)
+        yield _link(path, str(Path(source).readlink()))
     elif source.is_dir():
-        archive.addfile(_entry(name, tarfile.DIRTYPE, 0o755))
-        for child in sorted(source.iterdir()):
-            _copy(archive, child, f"{name}/{child.name}")
-    elif source.is_file() and source.stat().st_mode & 0o004:
-        data = source.read_bytes()
-        entry = _entry(name, tarfile.REGTYPE, source.stat().st_mode & 0o755)
-        entry.size = len(data)
-        archive.addfile(entry, io.BytesIO(data))
+        yield Entry(path, tarfile.DIRTYPE, 0o755)
+        with os.scandir(source) as found:
+            children = sorted(found, key=lambda child: child.name)
+        for child in children:
+            yield from _copied(child)
+    elif source.is_file() and (mode := source.stat().st_mode) & 0o004:
+        yield Entry(path, tarfile.REGTYPE, mode & 0o755, Path(source).read_bytes())
 
 
-def _add_directories(archive: tarfile.TarFile) -> None:
+def _directories_of_usr() -> Iterator[Entry]:
     for path, names, _ in os.walk("/usr"):
         names.sort()
-        archive.addfile(_entry(path.lstrip("/"), tarfile.DIRTYPE, 0o755))
+        yield Entry(path.lstrip("/"), tarfile.DIRTYPE, 0o755)

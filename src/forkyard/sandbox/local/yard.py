@@ -159,12 +159,18 @@ class Yard:
                     **boot_limits(limits, self.controllers),
                 }
             )
-            if limits.disk_mb is not None and box.disk is not None:
-                live.watch_disk(self._watch(engine), box.disk, limits.disk_mb)
+            self.bound_disk(engine, live, box, limits.disk_mb)
         except BaseException:
             await live.kill("it could not be set up")
             raise
         return live
+
+    def bound_disk(self, engine: Engine, live: Live, box: Box, limit_mb: int | None) -> None:
+        """Bound what a box that runs writes to its disk from now on."""
+        if limit_mb is not None and box.disk is not None:
+            live.watch_disk(self._watch(engine), box.disk, limit_mb)
+        else:
+            live.unwatch_disk()
 
     def _watch(self, engine: Engine) -> DiskWatch:
         if self._disk_watch is None or not self._disk_watch.alive:
@@ -195,13 +201,17 @@ class Yard:
         if self._engine is not None:
             self._engine.purge()
 
-    async def close(self) -> None:
+    async def vacate(self) -> None:
         """End every sandbox this process runs; stopped named ones stay."""
-        settling = None if self._kept is None else asyncio.ensure_future(asyncio.to_thread(self._kept.settle))
         for leave in list(self.guests):
             with suppress(SandboxError):
                 await leave()
         self.guests.clear()
+
+    async def close(self) -> None:
+        """Vacate it, and end the engine."""
+        settling = None if self._kept is None else asyncio.ensure_future(asyncio.to_thread(self._kept.settle))
+        await self.vacate()
         if self._disk_watch is not None:
             self._disk_watch.close()
             self._disk_watch = None

@@ -56,6 +56,7 @@ class Life:
         self._alarm = Alarm(self._ring)
         self._ringing: asyncio.Task[None] | None = None
         self._connections = 0
+        self._why: str | None = None  # it comes to rest, if nobody asked for that
 
     @property
     def id(self) -> str:
@@ -228,9 +229,9 @@ class Life:
         if self._ringing is not None:
             self._ringing.cancel()
         if self.record.phase in _LIVE:
+            self._why = why
             await self.do(Action.STOP)
             await self.settled()
-            self._set(exit_reason=why)
         self._alarm.set(None)
         await self._body.moments.drop_all()
 
@@ -296,12 +297,12 @@ class Life:
         """Pause, or stop what cannot be paused."""
         if self.record.phase is not Phase.RUNNING:
             return
+        self._why = why
         for action in (Action.PAUSE, Action.STOP):
             with suppress(ForkyardError, OSError):  # told by the phase
                 await self.do(action)
             await self.settled()
             if self.record.phase is not Phase.RUNNING:
-                self._set(exit_reason=why)
                 return
         self._alarm.set((time.time() + _AGAIN, why))
 
@@ -329,11 +330,14 @@ class Life:
 
     async def _pause(self) -> None:
         await self._body.pause()
-        self._set(phase=Phase.PAUSED)
+        self._set(phase=Phase.PAUSED, **self._reason())
 
     async def _stop(self) -> None:
         await self._body.stop()
-        self._set(phase=Phase.STOPPED, finished_at=time.time())
+        self._set(phase=Phase.STOPPED, finished_at=time.time(), **self._reason())
+
+    def _reason(self) -> dict[str, str]:
+        return {} if self._why is None else {"exit_reason": self._why}
 
     async def _seal(self, why: str) -> None:
         try:
@@ -351,4 +355,5 @@ class Life:
         await self._body.gone()
 
     def _power_on(self) -> None:
+        self._why = None
         self._set(phase=Phase.RUNNING, **session(self.record))

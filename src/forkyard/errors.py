@@ -8,7 +8,9 @@
         |   +-- NotAFile         what was to be read is no regular file, nor a directory
         |   +-- SandboxLost      this sandbox is gone (its PID 1 died or it was closed)
         |       +-- EngineLost   so is the provider's engine: infrastructure, whoever acted last
+        |           +-- ProviderLost   and nobody is there to make another: the run stops early
         +-- TaskError            code of a task raised
+        |   +-- JudgeError       a verifier was refused its judge, for what the run lacks
         +-- HarnessError         the program around the model failed
         +-- EnvError             code of an env raised
         +-- ToolsetError         a tool server failed
@@ -84,10 +86,23 @@ class EngineLost(SandboxLost):
     """The provider's engine is gone: no sandbox of it can be had, through no fault of who used the last one."""
 
 
+class ProviderLost(EngineLost):
+    """What the provider needs to make any sandbox, a server elsewhere, is gone and cannot be reached again."""
+
+    fatal = True
+
+
 class TaskError(RolloutError):
     """A hook, reward or metric of a task raised."""
 
     kind = "task"
+
+
+class JudgeError(TaskError):
+    """A judge never answered the verifier that asked it, for what the run lacks; its verdict is none."""
+
+    kind = "judge"
+    lasting = True
 
 
 class HarnessError(RolloutError):

@@ -121,6 +121,13 @@ def test_a_word_in_place_of_a_table_is_its_name() -> None:
     }
 
 
+def test_null_is_a_name_where_a_word_stands_for_a_table_by_its_name() -> None:
+    assert read("--agent.harness", "null").agent.harness.id == "null"
+    assert read("--agent.harness=null", "--agent.harness.model", "4").agent.harness.model == 4  # type: ignore[attr-defined]
+    assert read("--judge", "null").judge is None  # no word stands for this one
+    assert problems("--agent.harness")[0] == "--agent.harness: a value is missing"
+
+
 def test_what_takes_any_value_takes_json_or_text() -> None:
     assert read("--free", "[1]").free == [1]
     assert read("--free", "a b").free == "a b"

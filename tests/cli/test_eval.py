@@ -240,6 +240,7 @@ def test_every_mistake_is_told_at_once_and_nothing_is_made(forkyard: Forkyard, t
         ),
         (("words.py", "--env.agent.harness", "nop", "--select.skip", "9"), "--select.skip 9 leaves all of them out"),
         (("words.py", "-m", "gpt"), "no upstream is known for model 'gpt'"),
+        (("words.py", "--env.agent.harness", "null"), "the harness 'null' needs a model"),
         (("nowhere/at/all",), "not found"),
         (("./nowhere",), "nowhere does not exist"),
         (("words.py", "@", "none.toml"), "none.toml cannot be read"),

@@ -67,7 +67,7 @@ def test_what_cannot_be_pulled_or_made_is_told(forkyard: Forkyard, registry: str
         (("pull", "debian:12"), "FORKYARD_MIRRORS=docker.io=URL"),
         (
             ("pull", "debian:12"),
-            "`forkyard image import ARCHIVE debian:12`, make a Debian by `forkyard image bootstrap",
+            "`forkyard image import ARCHIVE debian:12`, make it of Debian's packages by `forkyard image bootstrap deb",
         ),
         (("pull", "No Reference"), "is no reference of an image"),
         (("push", "none"), "there is no image 'none'"),

@@ -58,6 +58,23 @@ def test_a_rollout_that_cannot_be_graded_again_is_exit_1_with_the_reason(forkyar
     assert "did you mean runs/first?" in forkyard("regrade", "first").stderr
 
 
+def test_a_dry_run_says_what_can_be_graded_again_and_why_the_rest_cannot(forkyard: Forkyard, tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks", "a")
+    write_task(tmp_path / "tasks", "b", toml='[verifier]\nenvironment_mode = "separate"\n')
+    assert forkyard("run", "tasks", "-a", "oracle", "--base", "host", "--run", "first").returncode == 0
+    told = forkyard("regrade", "runs/first", "--run", "some", "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert "to grade   1 rollout of 1 task: t/b #0" in told.stdout and "nothing was graded" in told.stdout
+    assert "note: not graded again: 1 rollout (t/a #0): it was graded in the agent's own sandbox" in told.stdout
+    plan = forkyard("regrade", "runs/first", "--run", "some", "--dry-run", "--json")
+    assert json.loads(plan.stdout)["regraded"] == {"t/b": [0]} and "not graded again: 1 rollout" in plan.stderr
+    none = forkyard("regrade", "runs/first", "--task", "t/a", "--dry-run")
+    assert none.returncode == 1 and "1 rollout (t/a #0): it was graded in the agent's own sandbox" in none.stderr
+    alone = forkyard("regrade", "runs/first", "--budget-usd", "1", "--dry-run")
+    assert alone.returncode == 1 and "--budget-usd" in alone.stderr and "add --ask-judges" in alone.stderr
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["first"]
+
+
 def test_a_killed_regrade_is_resumed_and_grades_nothing_twice(forkyard: Forkyard, tmp_path: Path) -> None:
     write_task(tmp_path / "tasks", "a", check=SLOW)
     run = ("run", "tasks", "-a", "oracle", "--base", "host", "--verifier", "forked", "-k", "5", "-n", "5")

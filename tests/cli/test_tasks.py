@@ -111,6 +111,17 @@ def test_files_are_read_without_playing(forkyard: Forkyard, tmp_path: Path) -> N
     assert forkyard("tasks", "check", "set/good", "--static").returncode == 0
 
 
+def test_how_a_verifier_asks_a_model_is_said_as_for_a_run(forkyard: Forkyard, tmp_path: Path) -> None:
+    make(tmp_path / "set", "judged", toml='[verifier.env]\nOPENAI_API_KEY = "${OPENAI_API_KEY}"\n')
+    flags = ("set/judged", "--base", "host", "--base-url", "http://127.0.0.1:9/v1", "--api-key-env", "NOBODYS_KEY")
+    done = forkyard("tasks", "check", *flags)
+    assert done.returncode == 2 and "NOBODYS_KEY is not set, and it is to hold the model's key" in done.stderr
+    done = forkyard("tasks", "check", *flags[:3], "--prices", "none.toml")
+    assert done.returncode == 2 and "none.toml: cannot be read" in done.stderr
+    done = forkyard("run", *flags, "-a", "oracle", "--dry-run")
+    assert done.returncode == 1 and "NOBODYS_KEY is not set" in done.stderr
+
+
 def test_findings_as_json_are_a_list(forkyard: Forkyard, tmp_path: Path) -> None:
     make(tmp_path / "set", "bad", check=f"#!/bin/bash\necho 1 > {REWARD}\n")
     done = forkyard(

@@ -255,6 +255,31 @@ class TestReplay:
         assert line["verifier"]["unrecorded_state"] == ["looked_up"] and "looked_up kept" in line["reason"]
         assert "keeps what it knows in Seen" in forkyard("regrade", "runs/r").stderr
 
+    def test_what_a_mistake_in_the_code_of_a_reward_broke_is_scored_once_that_is_mended(
+        self, forkyard: Forkyard, tmp_path: Path
+    ) -> None:
+        flags = ("--env.agent.harness", "nop", "--run.name")
+        broken = JUDGED.format(weight=1, word="please", valid="True").replace("float(len(", "float({}['x'] + len(")
+        (tmp_path / "tasks.py").write_text(broken)
+        forkyard("eval", "tasks.py", *flags, "r")
+        (tmp_path / "tasks.py").write_text(broken.replace("{}['x'] + ", ""))
+        done = forkyard("replay", "runs/r", "--name", "again")
+        assert done.returncode == 0, done.stderr
+        for before, line in zip(lines(tmp_path / "runs/r"), lines(tmp_path / "runs/again"), strict=True):
+            assert before["status"] == "SCORING_ERROR" and "KeyError: 'x'" in before["errors"][0]["message"]
+            assert (line["status"], line["reward"], line["errors"], line["reason"]) == ("SCORED", 0.0, [], None)
+            assert line["metrics"] == {"length": 0.0} and line["info"]["replay"]["scored"]
+
+    def test_what_broke_at_what_needs_a_sandbox_goes_over_as_it_is(self, forkyard: Forkyard, tmp_path: Path) -> None:
+        whole = JUDGED.format(weight=1, word="please", valid="True")
+        (tmp_path / "tasks.py").write_text(whole.replace('test -e /app/answer")', 'test -e /app/answer")).missing(('))
+        forkyard("eval", "tasks.py", "--env.agent.harness", "nop", "--run.name", "r")
+        (tmp_path / "tasks.py").write_text(whole)
+        forkyard("replay", "runs/r", "--name", "again")
+        for before, line in zip(lines(tmp_path / "runs/r"), lines(tmp_path / "runs/again"), strict=True):
+            assert "missing" in before["reason"] and not line["info"]["replay"]["scored"]
+            assert (line["status"], line["reason"]) == ("SCORING_ERROR", before["reason"])
+
     def test_failed_rollouts_go_over_as_they_are(self, forkyard: Forkyard, tmp_path: Path, played: Path) -> None:
         first, second = lines(played)
         second |= {"status": "INFRASTRUCTURE_ERROR", "reward": None, "rewards": {}, "reason": "lost"}

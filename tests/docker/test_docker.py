@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.dockerd import Docker, started_docker
-from forkyard.errors import ConfigError, EngineLost, SandboxError
+from forkyard.errors import ConfigError, ProviderLost, SandboxError
 from forkyard.image import build
 from forkyard.sandbox import Feature, ImageConfig, SandboxSpec
 from forkyard.sandbox.docker import DockerProvider
@@ -207,7 +207,7 @@ async def test_an_engine_that_is_killed_is_no_fault_of_the_sandboxes(tmp_path: P
         provider = DockerProvider(tmp_path / "home", f"unix://{daemon.socket}")
         box = await provider.create(SandboxSpec(BASE))
         daemon.kill()
-        with pytest.raises(EngineLost, match="does not answer"):
+        with pytest.raises(ProviderLost, match="does not answer"):
             await provider.create(SandboxSpec(BASE))
         with pytest.raises(SandboxError):
             await box.close()

@@ -142,6 +142,22 @@ async def test_a_judge_asks_by_a_route_of_its_own(local: LocalProvider) -> None:
     assert trace.status is vf.Status.SCORED, trace.reason
 
 
+class HidesItsJudgesFailure(Judged):
+    @vf.reward
+    async def agrees(self, trace: vf.Trace) -> float:
+        with suppress(vf.ModelError):
+            return await super().agrees(trace)
+        return 0.0
+
+
+async def test_a_reward_that_hides_its_judges_failure_is_no_score(local: LocalProvider) -> None:
+    async with answering(reply("four"), error(401, "no such key")) as (gateway, _):
+        task = HidesItsJudgesFailure(vf.TaskData(name="j", prompt="2+2?"))
+        trace = await one(local, BashHarness(), gateway, task, limits=vf.AgentLimits(max_turns=1))
+    assert (trace.status, trace.reward) == (vf.Status.INFRASTRUCTURE_ERROR, None), trace.reason
+    assert "got no answer" in str(trace.reason) and trace.verifier["code"] == "judge_unanswered"
+
+
 class JudgedByAnother(Judged):
     judges_model = "judge"
 
@@ -162,7 +178,8 @@ async def test_judges_may_spend_what_the_agent_may_and_at_most_5_dollars(
             limits=vf.AgentLimits(max_turns=1),
             budget=Budget(usd=own),
         )
-    assert [call.purpose for call in trace.calls] == ["agent"] and len(upstream.asked) == 1
+    assert [(call.purpose, call.refused) for call in trace.calls] == [("agent", None), ("judge", "rollout_stopped")]
+    assert len(upstream.asked) == 1
     assert (trace.status, trace.reward) == (vf.Status.BUDGET, None), trace.reason
     assert f"budget of {most} USD for this judge" in str(trace.reason)
     assert trace.verifier["judge_cost_usd"] == 0.0

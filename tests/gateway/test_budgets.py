@@ -9,6 +9,9 @@ import pytest
 
 from forkyard.errors import ConfigError, StoppedError
 from forkyard.gateway import Budget
+from forkyard.gateway.route import REFUSALS_KEPT
+from forkyard.sandbox import SandboxSpec
+from forkyard.sandbox.local import LocalProvider
 from forkyard.trace import AgentLimits, Status
 from tests.gateway.parts import TALK, stage
 from tests.gateway.upstream import Play, Seen, chat_body, chat_chunks, events, whole
@@ -163,10 +166,55 @@ async def test_a_judge_has_a_budget_of_its_own_and_no_say_in_the_agents_stop() -
         reply = await at.chat()
     assert "for this judge" in reply.json()["error"]["message"]
     assert (at.trace.stop_condition, at.trace.steps, at.trace.usage.total) == (None, 0, 0)
-    assert at.trace.status is Status.BUDGET and at.call.purpose == "judge" and at.trace.graph.nodes == []
+    assert at.trace.status is Status.BUDGET and at.trace.graph.nodes == []
+    answered, refused = at.trace.calls
+    assert answered.purpose == refused.purpose == "judge" and answered.error is None
+    assert (refused.refused, refused.fault) == ("rollout_stopped", "run") and "budget of 1 calls" in str(refused.error)
 
 
 async def test_several_replies_to_one_prompt_are_all_set_aside() -> None:
     async with stage(whole(chat_body()), budget=Budget(tokens=1000)) as at:
         reply: Any = await at.chat(n=8, max_tokens=200)
     assert reply.status_code == 400 and at.provider.seen == []
+
+
+@pytest.mark.parametrize(
+    ("body", "refused", "fault"),
+    [
+        ({"model": "of-no-price"}, "no_price", "run"),
+        ({"model": "of-nobody"}, "no_upstream", "run"),
+        ({"messages": TALK, "model": ""}, "model_not_found", None),
+    ],
+    ids=["no price", "no upstream", "no model"],
+)
+async def test_what_a_judge_is_refused_is_on_the_record_once_with_whose_fault_it_is(
+    body: dict[str, Any], refused: str, fault: str | None
+) -> None:
+    bound, only = Budget(usd=1.0), {"model": "of-no-*"}
+    async with stage(whole(chat_body()), model=None, purpose="judge", budget=bound, upstream=only) as at:
+        for _ in range(3):
+            assert (await at.chat(**body)).status_code == 400
+    assert at.provider.seen == []
+    assert (at.call.refused, at.call.fault, at.call.purpose) == (refused, fault, "judge")
+    assert at.call.error and at.trace.status is None and at.trace.cost_usd is None
+
+
+async def test_what_a_judge_is_refused_fills_no_record() -> None:
+    async with stage(whole(chat_body()), model=None, purpose="judge", budget=Budget(usd=1.0)) as at:
+        for number in range(2 * REFUSALS_KEPT):
+            await at.chat(model=f"of-no-price-{number}" + "x" * 10_000)
+    assert len(at.trace.calls) == REFUSALS_KEPT
+    assert max(len(call.model) + len(str(call.error)) for call in at.trace.calls) < 3_000
+
+
+async def test_what_a_judge_is_refused_is_on_the_record_for_each_address(local: LocalProvider) -> None:
+    async with stage(whole(chat_body()), model=None, purpose="judge", budget=Budget(usd=1.0)) as at:
+        box = await local.create(SandboxSpec())
+        try:
+            for _ in range(2):
+                assert (await at.route.listen(box, "fy-key")).key == "fy-key"
+                for _ in range(3):
+                    await at.chat(model="of-no-price")
+        finally:
+            await box.close()
+    assert [call.refused for call in at.trace.calls] == ["no_price", "no_price"]

@@ -99,6 +99,66 @@ def test_tasks_that_changed_in_between_are_left_out(tmp_path: Path) -> None:
     assert found.notes[0].startswith("changed between the runs, and left out: 1 task: x; forkyard regrade")
 
 
+def graded_again(tmp_path: Path, run: str, source: Path, rewards: list[float | None], info: str) -> Path:
+    """The first rollouts of a run with other rewards, by tasks that have changed; `info` is where that is said."""
+    read = [json.loads(text) for text in (source / "traces.jsonl").read_text().splitlines()]
+    place = tmp_path / run
+    place.mkdir()
+    lines = []
+    for old, reward in zip(read, rewards, strict=False):
+        origin = {"replay": {"id": old["id"]}} if info == "replay" else {"regraded_from": old["id"]}
+        own = line(run, old["task"], old["sample"], reward, task_digest="mended", id=f"{run}-{old['id']}", info=origin)
+        lines.append(json.dumps(own) + "\n")
+    (place / "traces.jsonl").write_text("".join(lines))
+    return place
+
+
+def source_of(tmp_path: Path) -> Path:
+    """Two tasks, two rollouts of each, in the order x, x, y, y."""
+    place = tmp_path / "a"
+    place.mkdir()
+    lines = [line("a", task, i, value, id=f"{task}{i}") for task, value in (("x", 0.0), ("y", 1.0)) for i in range(2)]
+    (place / "traces.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return place
+
+
+@pytest.mark.parametrize("info", ["regraded_from", "replay"])
+def test_rollouts_that_were_graded_again_are_held_against_themselves_whatever_became_of_the_task(
+    tmp_path: Path, info: str
+) -> None:
+    a = source_of(tmp_path)
+    b = graded_again(tmp_path, "b", a, [1.0, 0.0, None], info)
+    found = compare(a, b)
+    assert [(pair.task, pair.a.rollouts, pair.difference) for pair in found.pairs] == [("x", 2, 0.5), ("y", 1, None)]
+    assert found.reward is not None and found.reward.tasks == 1, "the task is the unit"
+    assert found.notes[:4] == (
+        "the same 3 rollouts, in A as graded first and in B graded again: each is held against itself",
+        "only in A, and left out: 1 rollout",
+        "another reward in B than in A: 2 rollouts: x #0 (0 -> 1), y #0 (1 -> no reward)",
+        "changed between the gradings: 2 tasks: x, y",
+    )
+    values = json.loads(comparison_json(found))["same_rollouts"]
+    assert values["rollouts"] == 3 and values["changed"][0] == {"rollout": "x #0", "a": 0.0, "b": 1.0}
+    back = compare(b, a)
+    assert back.notes[0].startswith("the same 3 rollouts, in A graded again and in B as graded first")
+    assert [pair.difference for pair in back.pairs] == [-0.5, None]
+
+
+def test_two_gradings_of_one_run_are_compared_by_what_both_graded(tmp_path: Path) -> None:
+    a = source_of(tmp_path)
+    one = graded_again(tmp_path, "b", a, [1.0, 1.0, 1.0], "regraded_from")
+    two = graded_again(tmp_path, "c", a, [1.0, 0.0], "regraded_from")
+    found = compare(one, two)
+    assert [(pair.task, pair.difference) for pair in found.pairs] == [("x", -0.5)]
+    assert found.notes[0] == "the same 2 rollouts, in A graded again and in B graded again: each is held against itself"
+
+
+def test_a_run_that_was_graded_again_from_another_is_compared_as_ever(tmp_path: Path) -> None:
+    b = graded_again(tmp_path, "b", source_of(tmp_path), [1.0], "regraded_from")
+    other = run_of(tmp_path, "other", {"x": [0.0]}, task_digest="mended", id="of another")
+    assert compare(other, b).same is None and compare(other, b).pairs[0].difference == 1.0
+
+
 def test_runs_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
     a, other = run_of(tmp_path, "a", {"x": [1.0]}), run_of(tmp_path, "other", {"y": [1.0]})
     with pytest.raises(ConfigError, match="are the same run: name two"):

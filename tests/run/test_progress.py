@@ -33,6 +33,18 @@ def record(task: str = "calc", **fields: Any) -> dict[str, Any]:
             {"status": "SCORING_ERROR", "reason": "a" * 300 + "z" * 300},
             f"calc #0: SCORING_ERROR: {'a' * 150} ... {'z' * 150}",
         ),
+        (
+            {
+                "status": "INFRASTRUCTURE_ERROR",
+                "reason": "until the agent's time was up",
+                "info": {"earlier_attempts": [{"of": "episode"}, {"of": "agent"}]},
+            },
+            "calc #0: INFRASTRUCTURE_ERROR: until the agent's time was up (the last of 3 attempts)",
+        ),
+        (
+            {"steps": 1, "info": {"earlier_attempts": [{"of": "episode"}]}},
+            "calc #0: reward 1.00 in 1 step (the last of 2 attempts)",
+        ),
         ({"task": HOSTILE}, "\\x1b]0;x\\x07\\x1b[2J #0: reward 1.00 in 0 steps"),
         ({"status": "SCORING_ERROR", "reason": HOSTILE}, "calc #0: SCORING_ERROR: \\x1b]0;x\\x07\\x1b[2J"),
     ],

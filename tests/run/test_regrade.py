@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from forkyard.errors import ConfigError
-from forkyard.run import Outcome, Plan, Regrade, read_plan, regrade, resume, start
+from forkyard.run import Outcome, Plan, Regrade, check_regrade, read_plan, regrade, resume, start
+from forkyard.run.regrade import agent_part
 from forkyard.sandbox import SandboxSpec
 from forkyard.sandbox.keeping import KeepPolicy
 from forkyard.sandbox.local import LocalProvider
-from forkyard.trace import Status
+from forkyard.task import Task, TaskData
+from forkyard.trace import ModelCall, Status, Trace
+from forkyard.trace.costs import keep_attempts, new_cost, total_cost
+from tests.model.provider import playing, reply
 from tests.run.parts import CHECK, Heard, Naps, agent_of, lines, plan_of, write_task
 
 WRONG = "#!/bin/bash\necho 0 > /logs/verifier/reward.txt\n"
@@ -456,6 +460,57 @@ async def test_g3_a_task_that_has_steps_or_asks_a_model_by_now_is_refused(tmp_pa
     toml.write_text(before + '[[steps]]\nname = "one"\n')
     with pytest.raises(ConfigError, match="its task has several steps"):
         await again(tmp_path, home, source)
+
+
+JUDGED = """#!/usr/bin/env python3
+import json, os, urllib.request
+body = json.dumps({"model": "judge-1", "max_tokens": 9, "messages": [{"role": "user", "content": "Is it good?"}]})
+head = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body.encode(), head)
+said = json.load(urllib.request.urlopen(asked, timeout=60))["choices"][0]["message"]["content"]
+open("/logs/verifier/reward.txt", "w").write(said)
+"""
+
+
+async def test_what_a_judge_graded_is_graded_again_once_somebody_asks_for_it(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "test-key-of-nobody")
+    write_task(tmp_path / "tasks", "a", check=JUDGED, toml='[verifier.env]\nOPENAI_API_KEY = "${OPENAI_API_KEY}"\n')
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[[price]]\nmodel = "judge-1"\ninput = 1000.0\noutput = 1000.0\n')
+    async with playing(reply("0.25"), reply("0.75")) as upstream:
+        source = await played(tmp_path, home, base_url=upstream.url, prices=prices)
+        with pytest.raises(ConfigError, match="a judge graded it: .*; --ask-judges does so"):
+            await again(tmp_path, home, source)
+        wanted = Regrade(source=source, out=tmp_path / "runs", run="asked", asking={"budget_usd": 1.0})
+        plan, notes = await check_regrade(wanted, provider=LocalProvider(home))
+        assert (plan.regraded, notes, len(upstream.asked)) == ({"t/a": (0,)}, (), 1)
+        assert not plan.place.exists()
+        await regrade(wanted, Heard(), provider=LocalProvider(home))
+    (old,), (new,) = lines(source), lines(tmp_path / "runs" / "asked")
+    assert (old["reward"], new["reward"], len(upstream.asked)) == (0.25, 0.75, 2)
+    assert [call["purpose"] for call in new["calls"]] == ["judge"], "those of the verdict before went with it"
+    assert new["cost_usd"] == new["verifier"]["judge_cost_usd"] == pytest.approx(0.015)
+    saved = read_plan(tmp_path / "runs" / "asked")
+    assert (saved.ask_judges, saved.budget_usd, saved.prices, saved.base_url) == (True, 1.0, prices, upstream.url)
+
+
+def test_a_regraded_rollout_costs_its_run_what_its_judges_do() -> None:
+    trace = Trace(task="a")
+    trace.record_call(ModelCall(cost_usd=2.0))
+    trace.record_call(ModelCall(cost_usd=0.5, purpose="judge"))
+    trace.verifier["mode"] = "forked"
+    task = Task(TaskData(name="a", prompt="x"))
+    part = agent_part(trace.to_record(), trace.slot, task)
+    assert (part.cost_usd, len(part.calls)) == (2.0, 1)
+    part.record_call(ModelCall(cost_usd=0.25, purpose="judge"))
+    record = part.to_record()
+    assert (total_cost(record), new_cost(record), new_cost(trace.to_record())) == (2.25, 0.25, 2.5)
+    last = agent_part(trace.to_record(), trace.slot, task)
+    keep_attempts(last, "episode", [("the judge's model failed", [part])])
+    (entry,) = last.info["earlier_attempts"]
+    assert (entry["cost_usd"], new_cost(last.to_record())) == (0.25, 0.25)
 
 
 def test_a_plan_holds_what_is_graded_again_alone() -> None:

@@ -23,6 +23,8 @@ HarnessConfig HarnessSession ACPHarness ACPConfig ACPTurn RuntimeProcess Runtime
 DockerConfig PodmanConfig ApptainerConfig PrimeConfig TraceTask WireEpisode EnvInfo GroupInfo AgentInfo EvalRunInfo
 TrainRunInfo TrainWorkInfo EvalWorkInfo PolicySpan PolicyEvent TimeSpan Error InterceptRecord capture_patch resolve_head
 ServeConfig StaticPoolConfig ElasticPoolConfig merge_defaults
+Environment SingleTurnEnv MultiTurnEnv ToolEnv StatefulToolEnv PythonEnv EnvGroup Rubric RubricGroup JudgeRubric Parser
+ThinkParser MaybeThinkParser XMLParser load_environment
 """.split()
 
 

@@ -34,6 +34,13 @@ Provider = Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="W
 Prices = Annotated[
     Path | None, option("--prices", metavar="FILE", help="A TOML table of prices, before the one that comes along.")
 ]
+Upstreams = Annotated[
+    Path | None, option("--upstreams", metavar="FILE", help="A TOML table of endpoints, in place of these two.")
+]
+VerifierEnv = Annotated[
+    list[str] | None,
+    option("--ve", metavar="KEY=VALUE", help="REWARDKIT_JUDGE or REWARDKIT_MODEL of verifiers; repeatable."),
+]
 
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
@@ -59,3 +66,14 @@ def share(value: float | None) -> float | None:
     if value is not None and (math.isnan(value) or not 0 <= value <= 1):
         raise typer.BadParameter(f"{value:g} is not a number from 0 to 1")
     return value
+
+
+BudgetUsd = Annotated[
+    float | None, option("--budget-usd", metavar="USD", callback=positive, help="What all models together may cost.")
+]
+
+
+def asked(**said: Any) -> dict[str, Any]:
+    """What was said of where and how models are asked, as fields of a plan; what was not said is left out."""
+    told = pairs(said.pop("ve") or (), "--ve")
+    return {name: value for name, value in (*said.items(), ("verifier_env", told or None)) if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,9 +10,11 @@ from typing import Annotated, Literal
 import typer
 
 import forkyard.run as runs
-from forkyard.cli.options import option
+from forkyard.cli.options import BaseUrl, BudgetUsd, Prices, Upstreams, VerifierEnv, asked, option
+from forkyard.cli.output import complain, say
 from forkyard.cli.playing import Telling, told
 from forkyard.trace import Status
+from forkyard.values import counted, first_names, one_line
 
 
 def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is told of them
@@ -28,11 +31,25 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
     out: Annotated[
         Path, option("-o", "--out", metavar="DIR", help="The directory that run directories go into.")
     ] = Path("runs"),
+    ask_judges: Annotated[
+        bool, option("--ask-judges", help="Grade what judges graded, too: they are asked anew, and paid.")
+    ] = False,
+    base_url: BaseUrl = None,
+    api_key_env: Annotated[
+        str | None, option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")
+    ] = None,
+    upstreams: Upstreams = None,
+    prices: Prices = None,
+    budget_usd: BudgetUsd = None,
+    ve: VerifierEnv = None,
     name: Annotated[
         str | None, option("--run", metavar="NAME", help="The new run's name. [RUN--regrade--8 hex digits]")
     ] = None,
     json: Annotated[
         bool, option("--json", help="Print the report as JSON and nothing else on standard output.")
+    ] = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Say what could be graded again, and why the rest could not; grade nothing.")
     ] = False,
     quiet: Annotated[bool, option("-q", "--quiet", help="Print nothing but errors (and --json).")] = False,
 ) -> int:
@@ -40,7 +57,21 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
 
     The run is not touched: a new one is written, whose plan names it as its source. What the agents did goes over as it
     is. Rollouts that cannot be graded again are listed with the reason; exit code 1 when none can.
+
+    Where and how models are asked is as in that run, unless it is said otherwise: --base-url, --api-key-env,
+    --upstreams, --prices, --ve. The run's budget is a new one.
     """
+    asking = asked(
+        base_url=base_url,
+        api_key_env=api_key_env,
+        upstreams=upstreams,
+        prices=prices,
+        budget_usd=budget_usd,
+        ve=ve,
+    )
+    if asking and not ask_judges:
+        said = ", ".join({"verifier_env": "--ve"}.get(key, f"--{key.replace('_', '-')}") for key in asking)
+        raise typer.BadParameter("it says how judges are asked, and none is: add --ask-judges", param_hint=said)
     wanted = runs.Regrade(
         source=source,
         out=out,
@@ -50,5 +81,32 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
         status=status,
         verifier=verifier,
         concurrent=concurrent,
+        asking=asking if ask_judges else None,
     )
+    if dry_run:
+        return _foretold(wanted, json)
     return told(partial(runs.regrade, wanted), Telling(quiet, json))
+
+
+def _foretold(wanted: runs.Regrade, json: bool) -> int:
+    """Say what would be graded again, and of what not why. Raises ConfigError when nothing would be."""
+    plan, notes = asyncio.run(runs.check_regrade(wanted))
+    if json:
+        say(plan.model_dump_json(indent=2))
+        complain(*(f"note: {note}" for note in notes))
+        return 0
+    rollouts = [f"{task} #{sample}" for task, samples in plan.regraded.items() for sample in samples]
+    tasks = counted(len(plan.tasks), "task")
+    rows = {
+        "run": f"{plan.run}, to be kept in {plan.place}",
+        "source": str(plan.source),
+        "to grade": f"{counted(plan.planned, plan.unit)} of {tasks}: {first_names(rollouts)}",
+    }
+    if plan.budget_usd is not None:
+        rows["budget"] = f"{plan.budget_usd:g} USD"
+    for name, value in rows.items():
+        say(f"{name:<10} {one_line(value)}")
+    for note in notes:
+        say(f"note: {note}")
+    say("nothing was graded; --json prints the whole plan")
+    return 0

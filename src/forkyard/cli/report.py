@@ -37,6 +37,7 @@ def compare(
 
     Each task is one value, the difference of its means in B and in A, so the interval says whether B is better than A
     on tasks like these. Tasks that changed in between, or have no reward in one of the runs, are left out and named.
+    Of a run that was graded again from the other, each rollout is held against itself, whatever became of its task.
     """
     with at([a, b]) as (one, other):
         found = reports.compare(one, other)

@@ -10,7 +10,20 @@ import typer
 
 import forkyard.run as runs
 from forkyard.cli.dotted.beside import WithTable, said_beside
-from forkyard.cli.options import BaseUrl, KeyVariable, Prices, Provider, option, pairs, positive, share
+from forkyard.cli.options import (
+    BaseUrl,
+    BudgetUsd,
+    KeyVariable,
+    Prices,
+    Provider,
+    Upstreams,
+    VerifierEnv,
+    asked,
+    option,
+    pairs,
+    positive,
+    share,
+)
 from forkyard.cli.playing import Telling, foretold, told
 from forkyard.env.config import SamplingConfig
 from forkyard.errors import ConfigError
@@ -68,10 +81,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     verifier: Annotated[
         Literal["shared", "forked", "separate"] | None, option(help="Where to grade, in place of what the tasks say.")
     ] = None,
-    ve: Annotated[
-        list[str] | None,
-        option("--ve", metavar="KEY=VALUE", help="REWARDKIT_JUDGE or REWARDKIT_MODEL of verifiers; repeatable."),
-    ] = None,
+    ve: VerifierEnv = None,
     base: Annotated[
         str | None, option(metavar="IMAGE", help="Start from this image (host: this machine's /usr) instead.")
     ] = None,
@@ -91,9 +101,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     ] = None,
     base_url: BaseUrl = None,
     api_key_env: KeyVariable = API_KEY,
-    upstreams: Annotated[
-        Path | None, option("--upstreams", metavar="FILE", help="A TOML table of endpoints, in place of these two.")
-    ] = None,
+    upstreams: Upstreams = None,
     max_turns: Annotated[
         int | None, option("--max-turns", metavar="N", min=1, help="Replies an agent may take.")
     ] = None,
@@ -107,10 +115,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     env: Annotated[
         str, option("--env", metavar="ENV", help="The env that plays: a name, or module:Class.")
     ] = SINGLE_AGENT,
-    budget_usd: Annotated[
-        float | None,
-        option("--budget-usd", metavar="USD", callback=positive, help="What all models together may cost."),
-    ] = None,
+    budget_usd: BudgetUsd = None,
     prices: Prices = None,
     limit: Annotated[int | None, option("-l", "--limit", metavar="N", min=1, help="Play only the first tasks.")] = None,
     fail_under: Annotated[
@@ -136,7 +141,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     telling = Telling(quiet, json, fail_under=fail_under)
     if resume is not None:
         _refuse_beside_resume(context)
-        return told(partial(runs.resume, resume, budget_usd=budget_usd), telling)
+        return told(partial(runs.resume, resume, budget_usd=budget_usd, prices=prices), telling)
     sets = taskset or []
     if not paths and not sets:
         raise typer.BadParameter(
@@ -158,19 +163,21 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
             "timeout": {"rollout": agent_timeout},
             "verifier": verifier,
         },
-        base_url=base_url if model else None,
-        api_key_env=api_key_env,
-        upstreams=upstreams,
         samples=samples,
         concurrent=concurrent,
-        verifier_env=pairs(ve or (), "--ve"),
         base=base,
         unbounded=unbounded,
         retries=retries,
         limit=limit,
         env=env,
-        budget_usd=budget_usd,
-        prices=prices,
+        **asked(
+            base_url=base_url,
+            api_key_env=api_key_env,
+            upstreams=upstreams,
+            prices=prices,
+            budget_usd=budget_usd,
+            ve=ve,
+        ),
     )
     return foretold(plan, json) if dry_run else told(partial(runs.start, plan), telling)
 
@@ -186,13 +193,19 @@ def resume(
         float | None,
         option("--budget-usd", metavar="USD", callback=positive, help="In place of the run's; what is spent counts."),
     ] = None,
+    prices: Annotated[
+        Path | None,
+        option("--prices", metavar="FILE", help="In place of the run's; see `forkyard run`."),
+    ] = None,
     quiet: QuietFlag = False,
 ) -> int:
     """Go on with a run: play what has no line yet, and again what ended in an infrastructure failure.
 
-    With more money than the run had, what its budget cut short is played again, too.
+    With more money than the run had, what its budget cut short is played again, too; with a price that was missing,
+    what was refused a judge for it.
     """
-    return told(partial(runs.resume, run_dir, budget_usd=budget_usd), Telling(quiet, json, fail_under=fail_under))
+    again = partial(runs.resume, run_dir, budget_usd=budget_usd, prices=prices)
+    return told(again, Telling(quiet, json, fail_under=fail_under))
 
 
 def _select(include: list[str] | None, exclude: list[str] | None) -> dict[str, Any]:
@@ -215,7 +228,7 @@ def _refuse_beside_resume(context: typer.Context) -> None:
     """A run goes on as it was planned; an option that would be ignored is a mistake."""
     if context.meta.get(WithSampling.table):
         raise typer.BadParameter("leave --sampling out: the run goes on as it was planned", param_hint="--resume")
-    may_change = {"resume", "json", "quiet", "fail_under", "budget_usd"}
+    may_change = {"resume", "json", "quiet", "fail_under", "budget_usd", "prices"}
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in may_change and source is not None and source.name == "COMMANDLINE":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from forkyard.cli.output import complain, say
 from forkyard.errors import ConfigError
@@ -19,7 +20,10 @@ FOUND, UNCHECKED = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for: rules, as they were written, and where and how often to play, if at all."""
+    """What is asked for: rules, as they were written, and where and how often to play, if at all.
+
+    `asking` are the fields of a plan that say where and how verifiers ask models.
+    """
 
     select: tuple[str, ...]
     ignore: tuple[str, ...]
@@ -27,6 +31,7 @@ class Wanted:
     repeat: int
     provider: str
     base: str | None
+    asking: Mapping[str, Any]
 
 
 def check_tasks(paths: Sequence[Path], wanted: Wanted, as_json: bool) -> int:
@@ -41,7 +46,8 @@ def check_tasks(paths: Sequence[Path], wanted: Wanted, as_json: bool) -> int:
     problems: list[str] = []
     signal = None
     if not wanted.static and any(rule.look is None for rule in rules.values()):
-        played, problems, signal = asyncio.run(_play(roots, Conditions(wanted.provider, wanted.base, wanted.repeat)))
+        conditions = Conditions(wanted.provider, wanted.base, wanted.repeat, wanted.asking)
+        played, problems, signal = asyncio.run(_play(roots, conditions))
         findings += [found for found in played if found.rule in rules]
     _tell(in_order(findings), len(roots), as_json)
     complain(*dict.fromkeys(problems))

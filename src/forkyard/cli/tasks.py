@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
-from forkyard.cli.options import Provider, option
+from forkyard.cli.options import (
+    BaseUrl,
+    BudgetUsd,
+    KeyVariable,
+    Prices,
+    Provider,
+    Upstreams,
+    VerifierEnv,
+    asked,
+    option,
+)
 from forkyard.cli.output import say
 from forkyard.cli.task_files import write_task
+from forkyard.model.place import API_KEY
 from forkyard.sandbox.registry import DEFAULT_PROVIDER
 
 app = typer.Typer(help="Write and check task directories.", no_args_is_help=True)
@@ -28,7 +39,7 @@ def init(
 
 
 @app.command()
-def check(
+def check(  # noqa: PLR0913 - one parameter for each option is how typer is told of them
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Task directories, or directories of them.")],
     static: Annotated[bool, option("--static", help="Read the files only, play nothing.")] = False,
     repeat: Annotated[
@@ -46,11 +57,18 @@ def check(
     base: Annotated[
         str | None, option(metavar="IMAGE", help="Start from this image (host: this machine's /usr) instead.")
     ] = None,
+    base_url: BaseUrl = None,
+    api_key_env: KeyVariable = API_KEY,
+    upstreams: Upstreams = None,
+    prices: Prices = None,
+    budget_usd: BudgetUsd = None,
+    ve: VerifierEnv = None,
 ) -> int:
     """Say what is wrong with task directories: first by reading their files, then by playing them.
 
     Played are the solution, which must earn 1, and an agent that does nothing, which must not, each several
-    times in fresh sandboxes. Notes are shown and count for nothing.
+    times in fresh sandboxes. Notes are shown and count for nothing. A verifier that asks a model asks it as in a run,
+    and is paid for: --base-url, --upstreams, --prices, --budget-usd for each task.
 
     Exit codes: 0 nothing is wrong; 1 something is; 2 some task could not be checked; 130 interrupted.
     """
@@ -59,5 +77,13 @@ def check(
         check_tasks,
     )
 
-    wanted = Wanted(tuple(select or ()), tuple(ignore or ()), static, repeat, provider, base)
+    asking = asked(
+        base_url=base_url,
+        api_key_env=api_key_env,
+        upstreams=upstreams,
+        prices=prices,
+        budget_usd=budget_usd,
+        ve=ve,
+    )
+    wanted = Wanted(tuple(select or ()), tuple(ignore or ()), static, repeat, provider, base, asking)
     return check_tasks(paths, wanted, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,15 @@ from forkyard.sandbox import Sandbox
 from forkyard.trace import Message, Trace
 
 if TYPE_CHECKING:
+    from forkyard.env.seat import Seat
     from forkyard.gateway import Gateway, Route
 
 MOST_USD = 5.0
+
+
+def judges_money(seat: Seat) -> float | None:
+    """What the agent of a seat may spend, which bounds its judges as well; None where it has no bound."""
+    return None if seat.budget is None else seat.budget.usd
 
 
 class JudgeRoutes:
@@ -41,8 +48,11 @@ class JudgeRoutes:
         return await route.model(name).complete(messages, (), sampling)
 
     async def serve(self, sandbox: Sandbox) -> Endpoint:
-        """An address in a verifier's sandbox, which names its model itself. Raises SandboxError."""
-        return await self._paying().listen(sandbox)
+        """An address in a verifier's sandbox, which names its model itself. Raises SandboxError.
+
+        It is for whoever was given its key: what the agent left running may stand beside the verifier.
+        """
+        return await self._paying().listen(sandbox, f"fy-{secrets.token_urlsafe(24)}")
 
     async def close(self) -> None:
         """Let nothing more through; what was spent goes on the record."""

@@ -12,7 +12,7 @@ from forkyard.env.judges import JudgeRoutes
 from forkyard.env.seat import Seat
 from forkyard.errors import ForkyardError
 from forkyard.grade import Grading, closed, settle_failure, unknown
-from forkyard.sandbox import Sandbox
+from forkyard.sandbox import Sandbox, TellsLimits
 from forkyard.task import Task, VerifierMode
 from forkyard.trace import Timing, Trace
 
@@ -69,6 +69,12 @@ def note_visits(trace: Trace, sandbox: Sandbox) -> None:
     """Keep on the record whom a sandbox that is over has called."""
     if visits := sandbox.visits:
         trace.info["network"] = [asdict(visit) for visit in visits]
+
+
+def note_limits(trace: Trace, sandbox: Sandbox | None) -> None:
+    """Keep on the record which limits of its sandbox the agent ran into, also by commands it went on after."""
+    if isinstance(sandbox, TellsLimits) and (hit := sandbox.limits_hit()):
+        trace.info["limits_hit"] = sorted({*trace.info.get("limits_hit", ()), *hit})
 
 
 async def let_go(trace: Trace, sandbox: Sandbox) -> None:

@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forkyard.env.boxes import image_of, opened, seated_task, working_directory
-from forkyard.env.judges import JudgeRoutes
+from forkyard.env.judges import JudgeRoutes, judges_money
 from forkyard.env.loan import Loan
-from forkyard.env.phases import grading_of, let_go, note_visits, on_record, timed
+from forkyard.env.phases import grading_of, let_go, note_limits, note_visits, on_record, timed
 from forkyard.env.seat import OnPhase, Seat, grading_mode
 from forkyard.errors import (
     EngineLost,
@@ -119,8 +119,11 @@ class Rollout:
             self._acted = self._touched = True
             if self._loan is not None:
                 self._loan.touched = True
-            with timed(self.trace.timing, "agent_ms"):
-                await self._launch()
+            try:
+                with timed(self.trace.timing, "agent_ms"):
+                    await self._launch()
+            finally:
+                note_limits(self.trace, self._sandbox)
 
     async def finish(self) -> None:
         """End the agent's part: seal, finalize, collect, grade. What is settled already is not graded."""
@@ -302,7 +305,7 @@ class Rollout:
 
     def _judges_money(self) -> tuple[float | None, float]:
         """What the agent may spend, which bounds its judges as well, and what these have spent already."""
-        return None if self.seat.budget is None else self.seat.budget.usd, 0.0
+        return judges_money(self.seat), 0.0
 
     async def _leave_sandbox(self) -> None:
         """The rollout's part with its sandbox is over: its own is closed, a lent one stays as it is."""

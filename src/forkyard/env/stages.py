@@ -137,6 +137,8 @@ def _take_over(whole: Trace, stage: Trace) -> None:
     whole.calls.extend(stage.calls)
     whole.steps, whole.cost_usd = stage.steps, stage.cost_usd
     whole.errors.extend(stage.errors)
+    if hit := stage.info.get("limits_hit"):
+        whole.info["limits_hit"] = sorted({*whole.info.get("limits_hit", ()), *hit})
     whole.is_timeout = whole.is_timeout or stage.is_timeout
     if stage.stop_condition is not None:
         whole.stop(stage.stop_condition, override=True)

@@ -91,7 +91,8 @@ class Admission:
     async def _hold_tokens(self, draft: Draft) -> tuple[Hold, Prompt]:
         price = draft.price
         if price is None and any(ledger.budget.usd is not None for ledger in self._ledgers):
-            raise RefusedError(400, f"there is a budget in USD, and no price is known for {draft.model}", "no_price")
+            why = f"there is a budget in USD, and no price is known for {draft.model}: give one by --prices"
+            raise RefusedError(400, why, "no_price")
         prompt = measure(draft.body | draft.changes)
         tokens = self._prompts.at_most(prompt)
         bound = draft.asked.max_output

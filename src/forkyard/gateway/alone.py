@@ -22,7 +22,7 @@ from forkyard.errors import ConfigError
 from forkyard.gateway.budget import Budget
 from forkyard.gateway.dialects import Answered, Asked
 from forkyard.gateway.gateway import Gateway
-from forkyard.gateway.headers import Headers, value_of
+from forkyard.gateway.headers import Headers, token_of
 from forkyard.gateway.route import Route
 from forkyard.gateway.serving import App, Receive, Scope, Send, read_body, send_json
 from forkyard.gateway.terms import RefusedError
@@ -80,13 +80,13 @@ class Alone:
         await asyncio.gather(*(route.close() for route in self._routes.values()))
 
     def _find(self, headers: Headers) -> Route:
-        route = self._routes.get(_token(headers))
+        route = self._routes.get(token_of(headers))
         if route is None:
             raise RefusedError(401, "the key is no rollout's token", "invalid_api_key")
         return route
 
     async def _rollouts(self, method: str, path: str, headers: Headers, receive: Receive) -> dict[str, Any]:
-        if not hmac.compare_digest(_token(headers).encode(), self.token.encode()):
+        if not hmac.compare_digest(token_of(headers).encode(), self.token.encode()):
             raise RefusedError(401, "only the gateway's own token opens and ends rollouts", "invalid_api_key")
         if method == "POST" and path == PATH:
             if len(self._routes) >= ROLLOUTS:
@@ -126,11 +126,6 @@ class Alone:
         told = {name: value for name, value in asdict(call).items() if value is not None and name != "node"}
         talk = {"messages": asked.messages, "tools": asked.tools, "reply": answered.message}
         return strict_json(redact({"rollout": rollout, **told, **talk}, self._gateway.secrets))
-
-
-def _token(headers: Headers) -> str:
-    bearer = value_of(headers, b"authorization")
-    return bearer.partition(" ")[2].strip() if bearer else value_of(headers, b"x-api-key")
 
 
 def _wanted(body: bytes) -> _Wanted:

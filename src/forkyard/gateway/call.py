@@ -16,12 +16,14 @@ from forkyard.gateway.prompts import Prompt
 from forkyard.gateway.terms import Draft
 from forkyard.secrets import redact
 from forkyard.trace import ModelCall
+from forkyard.trace.calls import Fault
 from forkyard.values import finite_or_none
 
 if TYPE_CHECKING:
     from forkyard.gateway.route import Route
 
 GONE = "the client went away before the reply had ended"
+_NO_FAULT_OF_THE_ASKER = frozenset((401, 408, 429))
 PARAMS_LIMIT = 16_384
 ERROR_LIMIT = 2000
 
@@ -49,8 +51,8 @@ class Call:
         self.status = status
         self.first_byte = time.monotonic() - self.clock
 
-    def end(self, answered: Answered = NOTHING, error: str | None = None) -> None:
-        """Settle its budgets and put it on the record."""
+    def end(self, answered: Answered = NOTHING, error: str | None = None, refused: str | None = None) -> None:
+        """Settle its budgets and put it on the record; `refused` is the code when it could not be sent as it was."""
         if self.ended:
             return
         self.ended, self.good = True, error is None
@@ -72,6 +74,8 @@ class Call:
             usage=answered.usage,
             cost_usd=cost,
             error=shown,
+            refused=refused,
+            fault=None if error in (None, GONE) or refused else self._fault(),
             prompt_token_ids=answered.prompt_token_ids,
             token_ids=answered.token_ids,
             logprobs=answered.logprobs,
@@ -82,6 +86,13 @@ class Call:
     def _told(self, answered: Answered) -> bool:
         """Whether it is known what the call took: nothing when there was no reply, else what the provider told."""
         return self.status != 200 or bool(answered.usage.total)
+
+    def _fault(self) -> Fault | None:
+        """Whose it is that there is no good reply: a status of 4xx mostly says that the request is none."""
+        if self.status == 403:  # the run's key does not open the model that was asked for
+            return "run"
+        asked_wrongly = self.status is not None and 400 <= self.status < 500
+        return "provider" if not asked_wrongly or self.status in _NO_FAULT_OF_THE_ASKER else None
 
     def _settle(self, answered: Answered, cost: float | None, left: bool) -> None:
         """A reply that told no usage counts as all that was set aside; so does one whose client left before its end.

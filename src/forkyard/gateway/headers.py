@@ -51,6 +51,12 @@ def value_of(headers: Headers, name: bytes) -> str:
     return ", ".join([value.decode("latin-1") for key, value in headers if key == name])
 
 
+def token_of(headers: Headers) -> str:
+    """What a client gives as its key, "" for none."""
+    bearer = value_of(headers, b"authorization")
+    return bearer.partition(" ")[2].strip() if bearer else value_of(headers, b"x-api-key")
+
+
 def _readable(accepted: str) -> bytes:
     offered = [word.strip() for word in accepted.split(",")]
     kept = [word for word in offered if word.partition(";")[0].strip().lower() in READABLE]

@@ -6,12 +6,15 @@ uvicorn is loaded when the first one is made: a run without a model, or with its
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forkyard.errors import SandboxError, SandboxLost
+from forkyard.gateway.headers import Headers, token_of
 from forkyard.gateway.serving import App, Asgi
+from forkyard.gateway.terms import RefusedError
 from forkyard.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -39,9 +42,15 @@ class Listener:
                 transport.abort()
 
 
-async def listen(route: Route, sandbox: Sandbox) -> Listener:
-    """Serve a route on a port of a sandbox's loopback. Raises SandboxError."""
-    return await serve_inside(sandbox, App(lambda _: route), PORT, "the model's gateway")
+async def listen(route: Route, sandbox: Sandbox, key: str | None = None) -> Listener:
+    """Serve a route on a port of a sandbox's loopback, with a `key` to those alone who have it. Raises SandboxError."""
+
+    def find(headers: Headers) -> Route:
+        if key is not None and not hmac.compare_digest(token_of(headers).encode(), key.encode()):
+            raise RefusedError(401, "the key is not the one that was given with this address", "invalid_api_key")
+        return route
+
+    return await serve_inside(sandbox, App(find), PORT, "the model's gateway")
 
 
 async def serve_inside(sandbox: Sandbox, app: Asgi, first: int, what: str) -> Listener:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from forkyard.gateway.call import GONE, Call
 from forkyard.gateway.capabilities import confined, within
 from forkyard.gateway.dialects import CHAT, DIALECTS, MESSAGES, Dialect, dialect_at
+from forkyard.gateway.dialects.base import Body
 from forkyard.gateway.exchange import Incoming, Outgoing, read_body, read_reply, send, written
 from forkyard.gateway.headers import back, value_of
 from forkyard.gateway.holding import held
@@ -39,7 +40,13 @@ async def relay(route: Route, request: Incoming) -> Outgoing:
     if dialect is None or request.method != "POST":
         async with route.beside():
             return await side_door(route, request)
-    draft = route.draft(dialect, read_body(request))
+    body: Body = {}
+    try:
+        body = read_body(request)
+        draft = route.draft(dialect, body)
+    except RefusedError as err:
+        route.note_refusal(err, dialect, body.get("model"))
+        raise
     return await route.replays.answered(
         route, request, lambda: _called(route, request, draft), streamed=draft.asked.streamed
     )
@@ -60,7 +67,8 @@ async def _called(route: Route, request: Incoming, draft: Draft) -> tuple[Call, 
         if observed is None:
             return call, await _whole(route, call, response)
     except BaseException as err:
-        call.end(error=GONE if isinstance(err, asyncio.CancelledError) else str(err))
+        refused = err.code if isinstance(err, RefusedError) else None
+        call.end(error=GONE if isinstance(err, asyncio.CancelledError) else str(err), refused=refused)
         if response is not None:
             await response.aclose()
         raise

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forkyard.errors import TaskError
 from forkyard.gateway.admission import Admission
-from forkyard.gateway.call import GONE, Call
+from forkyard.gateway.call import ERROR_LIMIT, GONE, Call
 from forkyard.gateway.dialects import CHAT, Answered, Asked, Dialect
 from forkyard.gateway.dialects.base import Body
 from forkyard.gateway.listening import Listener, listen
@@ -19,8 +21,9 @@ from forkyard.gateway.transport import RouteTransport
 from forkyard.gateway.upstreams import Upstream
 from forkyard.model import ChatModel, Endpoint, Model
 from forkyard.sandbox import Sandbox
+from forkyard.secrets import redact
 from forkyard.trace import ModelCall, Status
-from forkyard.values import MIB
+from forkyard.values import MIB, printable
 
 if TYPE_CHECKING:
     from forkyard.gateway.gateway import Bounds, Gateway
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 RECORD_LIMIT = 512 * MIB
 """What one rollout's calls may put on its record."""
+NAME_LIMIT = 200
+REFUSALS_KEPT = 32
+"""Refusals at one address that go on the record, each of a model for one reason."""
+_FOR_WHAT_THE_RUN_LACKS = frozenset(("no_price", "no_upstream"))
 BESIDE_AT_ONCE = 8
 """Requests of one rollout that are no calls, under way at once; more of them wait."""
 
@@ -48,6 +55,7 @@ class Route:
         self.replays = Replays()
         self._models: dict[str, ChatModel] = {}
         self._stop: StopError | None = None
+        self._refusals: set[tuple[str, str]] = set()
         self._recorded = self._counted = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listeners: list[Listener] = []
@@ -76,11 +84,15 @@ class Route:
             self._models[name] = ChatModel(name, place, transport=RouteTransport(self), recorded=True)
         return self._models[name]
 
-    async def listen(self, sandbox: Sandbox) -> Endpoint:
-        """Serve this route on the loopback inside a sandbox. Whoever calls there is this rollout."""
-        listener = await listen(self, sandbox)
+    async def listen(self, sandbox: Sandbox, key: str | None = None) -> Endpoint:
+        """Serve this route on the loopback inside a sandbox. Whoever calls there is this rollout; with a `key` only
+        those are heard who were told it.
+        """
+        self._refusals.clear()  # whoever is told of the address is another client, whose refusals count anew
+        listener = await listen(self, sandbox, key)
         self._listeners.append(listener)
-        return Endpoint(f"http://127.0.0.1:{listener.port}", self.terms.model or "")
+        endpoint = Endpoint(f"http://127.0.0.1:{listener.port}", self.terms.model or "")
+        return endpoint if key is None else replace(endpoint, key=key)
 
     async def close(self) -> None:
         """The seal: what is under way is cancelled and on the record, and nothing gets through any more."""
@@ -159,12 +171,17 @@ class Route:
 
         Once it has refused one, it refuses all. Raises TaskError when the task's own code fails.
         """
-        self._check_going()
         try:
+            self._check_going()
             hold, prompt = await self.admission.admit(draft)
         except StopError as err:
             self.stop(err)
-            raise _stopped(err) from None
+            refused = _stopped(err)
+            self.note_refusal(refused, draft.dialect, draft.model)
+            raise refused from None
+        except RefusedError as err:
+            self.note_refusal(err, draft.dialect, draft.model)
+            raise
         except TaskError as err:
             self.failure = self.failure or err
             raise
@@ -180,6 +197,28 @@ class Route:
         if stop.budget and trace.status is None:
             trace.info["over_budget"] = stop.budget.ledger.on_record()
             trace.settle(Status.BUDGET, str(stop.budget))
+
+    def note_refusal(self, refusal: RefusedError, dialect: Dialect, model: object) -> None:
+        """Put on the record that a judge was refused a model: its program may tell nobody.
+
+        What an agent is refused is its stop.
+        """
+        name = printable(model[:NAME_LIMIT]) if isinstance(model, str) else ""
+        known = (name, refusal.code) in self._refusals or len(self._refusals) >= REFUSALS_KEPT
+        if self.purpose != "judge" or known:
+            return
+        self._refusals.add((name, refusal.code))
+        lacking = refusal.code in _FOR_WHAT_THE_RUN_LACKS or refusal.condition == "budget"
+        call = ModelCall(
+            model=name,
+            dialect=dialect.name,
+            purpose="judge",
+            started=round(time.time(), 3),
+            error=str(redact(str(refusal), self.gateway.secrets))[:ERROR_LIMIT],
+            refused=refusal.code,
+            fault="run" if lacking else None,
+        )
+        self.terms.trace.record_call(call)
 
     def record(self, call: ModelCall, asked: Asked, answered: Answered) -> None:
         """Put a call that has ended on the rollout's record."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import SandboxError, TaskError, boundary
+from forkyard.grade.answered import check_answered
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task, VerifierMode, invoke
 from forkyard.task.judges import Ask, judging_by
@@ -52,9 +53,12 @@ async def stage(task: Task, trace: Trace, verifier: Sandbox, what: str) -> None:
 
 
 async def score(grading: Grading, trace: Trace, verifier: Sandbox) -> None:
-    """Have the task score what is in the verifier's sandbox. Raises as `Task.score` does."""
+    """Have the task score what is in the verifier's sandbox. Raises as `Task.score` and `check_answered` do."""
+    before = len(trace.calls)
     with judging_by(grading.ask), serving_by(grading.serve):
         await grading.task.score(trace, verifier)
+    if len(trace.calls) > before:
+        check_answered(trace, trace.calls[before:])
 
 
 async def closed(sandbox: Sandbox) -> str | None:

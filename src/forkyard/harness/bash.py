@@ -71,6 +71,7 @@ class BashHarness(Harness):
             user=task.data.agent_user,
             timeout=self.command_timeout,
             shown=self.output_chars,
+            resources=task.data.resources,
         )
         talk = _Talk(ctx.model, ctx, trace, shell, ctx.toolbox or Toolbox(task, trace), self.tool_mode)
         while (reached := limit_reached(trace, limits)) is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -12,11 +11,11 @@ from pathlib import Path
 
 from forkyard.errors import ConfigError
 from forkyard.image.importer import ImportedImage, import_archive
+from forkyard.image.oci.reference import DEBIAN
 from forkyard.programs import run
 from forkyard.sandbox import ImageConfig, ImageProvider
 from forkyard.values import one_line, printable, tail
 
-_NAME = re.compile(r"debian:([a-z]+|[0-9]+)(-slim)?")
 _NUMBERS = {"11": "bullseye", "12": "bookworm", "13": "trixie"}
 _DOCUMENTS = ("usr/share/doc/*", "usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/lintian/*")
 _CACHES = ("var/cache/apt/archives/*.deb", "var/cache/apt/*.bin")
@@ -47,7 +46,7 @@ async def bootstrap(store: ImageProvider, name: str) -> ImportedImage:
 
 
 def _release(name: str) -> _Release:
-    match = _NAME.fullmatch(name)
+    match = DEBIAN.fullmatch(name)
     if match is None:
         raise ConfigError(f"{one_line(name)!r}: only a Debian can be made of packages, as debian:bookworm-slim")
     return _Release(_NUMBERS.get(match[1], match[1]), match[2] is not None)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import ConfigError
+from forkyard.report.again import Same, same_rollouts
 from forkyard.report.stats import Difference, paired_difference, sign_test
 from forkyard.report.summary import Group, Report, Row, report
 from forkyard.values import counted, first_names, one_line
@@ -45,7 +46,7 @@ class Comparison:
     """B against A. Each difference is over the pairs in which both have a value, `strict` over all of them.
 
     `strict` is None when every rollout has a reward. `solved_by_a` are tasks that A solved at least once, and B,
-    which was scored there, never.
+    which was scored there, never. `same` tells of runs of the same rollouts.
     """
 
     a: Side
@@ -57,6 +58,7 @@ class Comparison:
     solved_by_a: tuple[str, ...]
     solved_by_b: tuple[str, ...]
     notes: tuple[str, ...]
+    same: Same | None = None
 
     @property
     def better(self) -> int:
@@ -77,11 +79,14 @@ class Comparison:
 def compare(a: Path, b: Path) -> Comparison:
     """Compare two runs, given as directories or files of lines, by the tasks that both played.
 
+    Of runs of the same rollouts, graded again, each rollout is held against itself (see `again`).
+
     Raises ConfigError as `report` does, for a run in which several agents earn rewards, and when no task is common.
     """
     if a.resolve() == b.resolve():
         raise ConfigError(f"{a} and {b} are the same run: name two")
-    reports = report([a]), report([b])
+    same = same_rollouts(a, b)
+    reports = (report([a], counts=same.holds), report([b], counts=same.holds)) if same else (report([a]), report([b]))
     sides = _side(a, reports[0]), _side(b, reports[1])
     groups = sides[0].group, sides[1].group
     rows, others = ({row.task: row for row in group.rows} for group in groups)
@@ -91,7 +96,7 @@ def compare(a: Path, b: Path) -> Comparison:
     pairs = tuple(
         Pair(task, rows[task], others[task], (strict[task], other_strict[task]))
         for task in common
-        if task not in changed
+        if same or task not in changed
     )
     if not pairs:
         why = "the tasks they have in common have changed" if common else "they have no task in common"
@@ -106,7 +111,8 @@ def compare(a: Path, b: Path) -> Comparison:
         else None,
         solved_by_a=tuple(pair.task for pair in pairs if pair.b.scored and pair.a.solved and not pair.b.solved),
         solved_by_b=tuple(pair.task for pair in pairs if pair.a.scored and pair.b.solved and not pair.a.solved),
-        notes=tuple(dict.fromkeys([*_notes(sides, pairs, changed), *reports[0].notes, *reports[1].notes])),
+        notes=tuple(dict.fromkeys([*_notes(sides, pairs, changed, same), *reports[0].notes, *reports[1].notes])),
+        same=same,
     )
 
 
@@ -133,12 +139,16 @@ def _paired(values: Iterator[tuple[float | None, float | None]]) -> Difference |
     return paired_difference([a for a, _ in known], [b for _, b in known])
 
 
-def _notes(sides: Sequence[Side], pairs: Sequence[Pair], changed: Sequence[str]) -> Iterator[str]:
+def _notes(sides: Sequence[Side], pairs: Sequence[Pair], changed: Sequence[str], same: Same | None) -> Iterator[str]:
     tasks = [{row.task for row in side.group.rows} for side in sides]
     for name, own, other in (("A", tasks[0], tasks[1]), ("B", tasks[1], tasks[0])):
         if alone := sorted(own - other):
             yield f"only in {name}, and left out: {counted(len(alone), 'task')}: {first_names(alone)}"
-    if changed:
+    if same is not None:
+        yield from same.notes()
+        if changed:
+            yield f"changed between the gradings: {counted(len(changed), 'task')}: {first_names(changed)}"
+    elif changed:
         yield (
             f"changed between the runs, and left out: {counted(len(changed), 'task')}: {first_names(changed)}; "
             "forkyard regrade grades the older run by the tasks as they are now"

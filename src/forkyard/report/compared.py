@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from forkyard.report.again import Same
 from forkyard.report.compare import Comparison, Pair, Side
 from forkyard.report.stats import LEVEL, Difference
 from forkyard.report.summary import Row
@@ -43,6 +44,7 @@ def comparison_json(found: Comparison) -> str:
             "sign_test_p": found.sign_p,
             "solved_only_by_a": found.solved_by_a,
             "solved_only_by_b": found.solved_by_b,
+            "same_rollouts": _same_values(found.same),
             "notes": found.notes,
         }
     )
@@ -122,6 +124,13 @@ def _verdict_of_signs(found: Difference, better: str, sign_p: float | None) -> s
 def _signed(value: float | None) -> str:
     text = shown(value)
     return text if value is None or text.startswith("-") or text == "0" else f"+{text}"
+
+
+def _same_values(same: Same | None) -> dict[str, Any] | None:
+    if same is None:
+        return None
+    changed = [{"rollout": name, "a": a, "b": b} for name, a, b in same.changed]
+    return {"rollouts": len(same.rollouts), "changed": changed}
 
 
 def _side_values(side: Side) -> dict[str, Any]:

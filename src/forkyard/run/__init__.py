@@ -5,7 +5,7 @@ from forkyard.run.plan import Plan, PlannedTask, is_run, new_run_name, plan_of, 
 from forkyard.run.playing import Outcome
 from forkyard.run.prepare import resolved
 from forkyard.run.progress import Headline, Lines, Progress
-from forkyard.run.regrade import Regrade, regrade
+from forkyard.run.regrade import Regrade, check_regrade, regrade
 from forkyard.run.replay import Replay, replay
 from forkyard.run.run import check, resume, start
 from forkyard.run.validate import Check, Row, validate
@@ -23,6 +23,7 @@ __all__ = [
     "Replay",
     "Row",
     "check",
+    "check_regrade",
     "is_run",
     "new_run_name",
     "plan_of",

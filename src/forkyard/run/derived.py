@@ -11,11 +11,13 @@ from forkyard.env import IsolatedVerifierEnv, SingleAgentEnv
 from forkyard.errors import ConfigError
 from forkyard.run.directory import place_problems
 from forkyard.run.plan import Plan, plan_of, read_plan
+from forkyard.trace import Trace
 from forkyard.values import counted, first_names
 
 Action = Literal["replay", "regrade"]
 _PLAYED_ALONE = (SingleAgentEnv.id, IsolatedVerifierEnv.id)
 _DONE = {"replay": "replayed", "regrade": "graded again"}
+_OF_THE_AGENT = frozenset({"harness", "model"})  # kinds of errors
 _NAME_KEPT = 150  # characters of the source's name
 
 
@@ -50,3 +52,9 @@ def changes(plan: Plan, before: Plan) -> Iterator[str]:
     changed = [name for name, task in plan.tasks.items() if before.tasks[name].digest != task.digest]
     if changed:
         yield f"changed since run {before.run}: {counted(len(changed), 'task')}: {first_names(changed)}"
+
+
+def leave_grading_out(trace: Trace) -> None:
+    """Take from a trace what went wrong in its grading; what went wrong before stays."""
+    trace.errors = [error for error in trace.errors if error["type"] in _OF_THE_AGENT]
+    trace.is_timeout = trace.stop_condition in ("agent_timeout", "finalize_timeout")

@@ -26,7 +26,7 @@ from forkyard.files import NEW
 from forkyard.files import replace as replace_file
 from forkyard.locks import locked
 from forkyard.run.plan import Plan, check_name, is_run, read_plan
-from forkyard.trace.costs import total_cost
+from forkyard.trace.costs import new_cost
 from forkyard.trace.store import (
     PLAN_FILE,
     RETRIED,
@@ -118,8 +118,7 @@ class RunDirectory:
 
     def spent(self) -> float:
         """What the run has cost, in USD, what was played again included."""
-        records = (record for path in (self.traces, self.superseded) for record in _records(path))
-        return sum((total_cost(record) or 0.0 for record in records), 0.0)
+        return sum((new_cost(record) for path in (self.traces, self.superseded) for record in _records(path)), 0.0)
 
     def withdraw(self, again: Container[TaskSample]) -> None:
         """Move the lines of slots in `again`, and lines that a later one replaced, out of the traces.

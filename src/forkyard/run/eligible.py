@@ -19,7 +19,7 @@ from forkyard.task import State, Task, VerifierMode
 from forkyard.task.data import ARTIFACTS_DIR
 from forkyard.trace.store import Record, TaskSample, was_graded
 
-_JUDGED = "a judge graded it: asking again would cost, and is another opinion"
+_JUDGED = "a judge graded it: asking again would cost, and is another opinion; --ask-judges does so"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Eligibility:
     disks: Set[str]
     mode: VerifierMode | None = None
     unloadable: str = ""
+    ask_judges: bool = False
 
     def refusal(self, slot: TaskSample) -> str | None:
         """Why the rollout of a slot cannot be graded again, None when it can."""
@@ -60,7 +61,7 @@ class Eligibility:
         return f"its task cannot be loaded: {self.unloadable}" if self.unloadable else "its task is no longer there"
 
     def _of_its_task(self, record: Record, task: Task) -> str | None:
-        if any(call.get("purpose") == "judge" for call in record.get("calls") or ()):
+        if not self.ask_judges and (_asks(task) or any(map(_is_judges, record.get("calls") or ()))):
             return _JUDGED
         return _of_any_rollout(task) or self._of_what_is_left(record, task)
 
@@ -91,6 +92,8 @@ class Eligibility:
 
 def foreseen(task: Task, mode: VerifierMode) -> str | None:
     """Why no rollout of a task can be graded again as it was, as far as that is known before it is played."""
+    if _asks(task):
+        return _JUDGED
     if why := _of_any_rollout(task):
         return why
     if mode != "shared":
@@ -99,9 +102,16 @@ def foreseen(task: Task, mode: VerifierMode) -> str | None:
     return f"it is graded in the agent's own sandbox; {instead}played with --verifier forked it can"
 
 
+def _is_judges(call: Mapping[str, Any]) -> bool:
+    """Whether a call on a line was a judge's."""
+    return call.get("purpose") == "judge"
+
+
+def _asks(task: Task) -> bool:
+    return bool(task.plugged_judges() or task.models_asked)
+
+
 def _of_any_rollout(task: Task) -> str | None:
-    if task.plugged_judges() or task.models_asked:
-        return _JUDGED
     if task.in_stages() is not None:
         return "its task has several steps, of which only the last one's disk would be there"
     if type(task).state_type() is not State:

@@ -13,6 +13,7 @@ from forkyard.errors import ConfigError
 from forkyard.model.place import API_KEY, BASE_URL
 from forkyard.run.plan import Plan
 from forkyard.task import Task
+from forkyard.task.directory import DirectoryTask
 
 if TYPE_CHECKING:
     from forkyard.gateway import Budget, Gateway, Upstreams
@@ -53,6 +54,23 @@ def verifiers_of(tasks: Sequence[Task[Any, Any, Any]]) -> Iterator[Asking]:
     for task in tasks:
         for variable, dialects in task.models_asked.items():
             yield Asking(f"the verifier of task {task.name}", None, variable=variable, dialects=dialects)
+
+
+def unpriced_of(tasks: Sequence[Task[Any, Any, Any]], gateway: Gateway | None) -> Iterator[tuple[str, str]]:
+    """What to know of verifiers that are told to ask a model without a price, each with the name of its task.
+
+    They have a budget in money whatever the run has, so its calls would be refused. What a variable is good for is the
+    program's to know, so this is no reason not to start.
+    """
+    for task in tasks:
+        for variable, model in task.models_named.items() if isinstance(task, DirectoryTask) else ():
+            spelled = (model, model.partition("/")[2])  # with its provider in front, as many clients want it
+            if gateway is not None and not any(name and gateway.priced(name) for name in spelled):
+                yield (
+                    f"its verifier is told {variable}={model}, and no price is known for a model of that name: if it "
+                    f"asks that model it is refused, and the rollout has no score. {gateway.prices.problem(model)}",
+                    task.name,
+                )
 
 
 def _no_upstream(one: Asking, upstreams: Upstreams) -> list[str]:

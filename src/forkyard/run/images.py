@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from forkyard.env.seat import ImageFor
-from forkyard.errors import SandboxError
+from forkyard.errors import EngineLost, SandboxError
 from forkyard.harness import Equipment, Harness
 from forkyard.image import BuildOptions, build, ensure_image
 from forkyard.run.equipping import equipped
@@ -88,7 +88,12 @@ class Images:
         if what not in self._made:
             self._made[what] = asyncio.create_task(_caught(make()))
         # Of the rollouts that wait, one that is cancelled takes the image from nobody.
-        return await asyncio.shield(self._made[what])
+        made = await asyncio.shield(making := self._made[what])
+        if isinstance(made, EngineLost):  # which says nothing of the image
+            if self._made.get(what) is making:
+                del self._made[what]
+            raise made
+        return made
 
     # Only tasks of providers that keep images come here: the check before the run sees to it.
 

@@ -75,6 +75,7 @@ class Plan(_Frozen):
     action: Literal["replay", "regrade"] | None = None
     regraded: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     tests: Path | None = None
+    ask_judges: bool = False  # whether what judges graded is graded again, too
     forkyard: str = Field(default_factory=lambda: version("forkyard"))
     created: datetime = Field(default_factory=lambda: datetime.now(UTC))
     tasks: dict[str, PlannedTask] = Field(default_factory=dict)

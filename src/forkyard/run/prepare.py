@@ -18,7 +18,7 @@ from forkyard.env.registry import env_class
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.harness import Harness, NopHarness, harness_class
 from forkyard.run.check import find_problems, grouped, notes_of
-from forkyard.run.gateways import Asking, base_url_of, gateway_of, judges_of, verifiers_of
+from forkyard.run.gateways import Asking, base_url_of, gateway_of, judges_of, unpriced_of, verifiers_of
 from forkyard.run.kept import DiskKeeper, pruned
 from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.seats import Places, agent_configs, harness_of, model_name, seat_of
@@ -82,7 +82,7 @@ async def prepared(
     problems = list(problems)
     async with AsyncExitStack() as stack:
         places = Places(plan.agent, plan.base, provider, stack)
-        tasks = _told(plan, _tasks(plan, problems), problems)
+        tasks = verifiers_told(plan, _tasks(plan, problems), problems)
         env = _or_problem(problems, lambda: _furnished(env_of(plan), places))
         seats, gateway = ({}, None) if env is None else _seats(plan, env, tasks, places, spent, problems)
         if gateway is not None:
@@ -96,7 +96,8 @@ async def prepared(
         for each in places.providers:
             notes += await pruned(each, keeper.policy)
         full = plan if plan.tasks else _with_tasks(plan, tasks, places.providers)
-        said = ((note, name) for name, task in full.tasks.items() for note in task.notes)
+        said = [(note, name) for name, task in full.tasks.items() for note in task.notes]
+        said += unpriced_of(tasks, gateway)
         yield Prepared(full, tasks, seats, env.run_episode, (*notes, *grouped(said)), env, gateway, keeper)
 
 
@@ -225,7 +226,7 @@ def _tasks(plan: Plan, problems: list[str]) -> tuple[Task, ...]:
     return _or_problem(problems, lambda: as_planned(plan, found)) or ()
 
 
-def _told(plan: Plan, tasks: tuple[Task, ...], problems: list[str]) -> tuple[Task, ...]:
+def verifiers_told(plan: Plan, tasks: tuple[Task, ...], problems: list[str]) -> tuple[Task, ...]:
     """The tasks, their verifiers being told what the plan says to them."""
     if not plan.verifier_env:
         return tasks

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from forkyard.trace import SINGLE_AGENT, Status, Trace, is_full
+from forkyard.trace.costs import attempts
 from forkyard.trace.record import is_trainable
 from forkyard.values import counted, decimal, one_line, printable, shown_end
 
@@ -111,7 +112,15 @@ def beside(record: Mapping[str, Any]) -> bool:
 
 
 def outcome_line(record: Mapping[str, Any], number: int = 1) -> str:
-    """`sales-report #1: reward 1.00 (2/2) in 4 steps`, or the status and the beginning of the reason."""
+    """`sales-report #1: reward 1.00 (2/2) in 4 steps`, or the status and the beginning of the reason.
+
+    Behind it how many attempts there were, for the time they took.
+    """
+    tries = attempts(record)
+    return _told(record, number) + (f" (the last of {tries} attempts)" if tries > 1 else "")
+
+
+def _told(record: Mapping[str, Any], number: int) -> str:
     who = player(record["task"], record["sample"], record["env"], record["agent"], number)
     if beside(record):
         return f"{who}: done in {counted(record['steps'], 'step')}"

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forkyard.env import Agents, Seat, agent_at, sandbox_spec
 from forkyard.env.again import Left, grade_again
 from forkyard.env.boxes import seated_task
 from forkyard.errors import ConfigError
-from forkyard.run.derived import changes, derived
+from forkyard.run.derived import changes, derived, leave_grading_out
 from forkyard.run.eligible import Eligibility
+from forkyard.run.gateways import gateway_of, judges_of, verifiers_of
 from forkyard.run.kept import pruned
 from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.playing import Outcome, play
-from forkyard.run.prepare import Prepared, as_planned, env_of
+from forkyard.run.prepare import Prepared, as_planned, env_of, verifiers_told
 from forkyard.run.progress import Progress
 from forkyard.run.schedule import Sleep
 from forkyard.run.seats import Places, agent_configs, harness_of, seat_of
@@ -32,10 +34,13 @@ from forkyard.sandbox.keeping import KeepsDisks, keep_policy
 from forkyard.task import Task
 from forkyard.task.directory import DirectoryTask
 from forkyard.trace import Slot, Status, Trace
+from forkyard.trace.costs import COST_BEFORE, total_cost
 from forkyard.trace.store import Record, TaskSample
 from forkyard.values import counted, first_names, new_id, printable
 
-_OF_THE_AGENT = frozenset({"harness", "model"})  # kinds of errors
+if TYPE_CHECKING:
+    from forkyard.gateway import Gateway
+
 _OF_THE_VERIFIER = ("close", "logs", "disk", "judge_calls", "replay")  # in a trace's info
 
 
@@ -44,7 +49,8 @@ class Regrade:
     """What is to be graded again, and as which run.
 
     `task` and `status` choose among the source's rollouts; `tests` takes the place of the task's tests/, and `verifier`
-    that of the mode they were graded in.
+    that of the mode they were graded in. Judges are asked again where `asking` says what is other than in the source
+    of where and how, by fields of the plan; None asks none.
     """
 
     source: Path
@@ -55,6 +61,7 @@ class Regrade:
     tests: Path | None = None
     verifier: Literal["forked", "separate"] | None = None
     concurrent: int = 4
+    asking: Mapping[str, Any] | None = None
 
 
 async def regrade(
@@ -68,6 +75,15 @@ async def regrade(
     return await play(lambda: regrading(plan, provider, chosen), progress, sleep)
 
 
+async def check_regrade(wanted: Regrade, *, provider: Provider | None = None) -> tuple[Plan, tuple[str, ...]]:
+    """The plan of what `regrade` would do now, and its notes, which say what could not be graded again and why.
+
+    Raises ConfigError as `regrade` does, and grades nothing.
+    """
+    async with regrading(_plan(wanted), provider, _chooser(wanted)) as ready:
+        return ready.plan, ready.notes
+
+
 def _plan(wanted: Regrade) -> Plan:
     """The plan without its tasks and rollouts. Raises ConfigError."""
     before, plan = derived(
@@ -75,15 +91,20 @@ def _plan(wanted: Regrade) -> Plan:
         wanted.source,
         wanted.run,
         wanted.out,
-        budget_usd=None,
         tests=wanted.tests and wanted.tests.absolute(),
         concurrent=wanted.concurrent,
+        ask_judges=wanted.asking is not None,
+        **{"budget_usd": None, **{name: _absolute(value) for name, value in (wanted.asking or {}).items()}},
     )
     if before.action == "regrade":
         raise ConfigError(f"{wanted.source} was graded again from {before.source}: grade that again")
     if wanted.tests is not None and not (wanted.tests / "test.sh").is_file():
         raise ConfigError(f"--tests {wanted.tests}: it holds no test.sh, the script that grades")
     return plan.model_copy(update={"agent": plan.agent.model_copy(update={"verifier": wanted.verifier})})
+
+
+def _absolute(value: Any) -> Any:
+    return value.absolute() if isinstance(value, Path) else value
 
 
 def _chooser(wanted: Regrade) -> Callable[[SourceRun], list[TaskSample]]:
@@ -108,42 +129,56 @@ async def regrading(
     plan: Plan,
     provider: Provider | None = None,
     chosen: Callable[[SourceRun], Sequence[TaskSample]] | None = None,
+    spent: float = 0.0,
 ) -> AsyncIterator[Prepared]:
     """What grades a plan's rollouts again; a plan that names none yet gets those of `chosen` that can be.
 
-    Raises ConfigError when it is not to be had, or nothing is left to be graded.
+    `spent` is what one to go on with has cost so far. Raises ConfigError when it is not to be had, or nothing is left
+    to be graded.
     """
     async with AsyncExitStack() as stack:
         source = stack.enter_context(SourceRun(plan.source or Path()))
         places = Places(plan.agent, plan.base, provider, stack)
-        seat = await _seat(plan, places, stack)
         slots = list(chosen(source)) if chosen else []
         problems: list[str] = []
         names = list(dict.fromkeys(name for name, _ in slots)) if chosen else list(plan.tasks)
-        found = _loaded(plan, names, problems, stack)
+        found = verifiers_told(plan, tuple(_loaded(plan, names, problems, stack)), problems)
+        gateway = _gateway(plan, found, spent)
+        if gateway is not None:
+            stack.push_async_callback(gateway.close)
+        seat = await _seat(plan, places, stack, gateway)
         notes = await pruned(seat.provider, keep_policy())
         disks = await seat.provider.kept_disks() if isinstance(seat.provider, KeepsDisks) else ()
         tasks = {task.name: task for task in found}
         kept = {disk.name for disk in disks}
-        eligible = Eligibility(source, tasks, seat, kept, _asked(plan), "; ".join(problems[:3]))
+        why = "; ".join(problems[:3])
+        eligible = Eligibility(source, tasks, seat, kept, _asked(plan), why, plan.ask_judges)
         if chosen:
             plan = _with_rollouts(plan, slots, eligible, notes)
         elif problems:
             raise ConfigError(*problems)
         play = partial(grade_again, plan.env, _Again(eligible).left)
-        yield Prepared(plan, as_planned(plan, found), {"agent": seat}, play, tuple(notes))
+        yield Prepared(plan, as_planned(plan, found), {"agent": seat}, play, tuple(notes), gateway=gateway)
 
 
 def _asked(plan: Plan) -> Literal["forked", "separate"] | None:
     return plan.agent.verifier if plan.agent.verifier != "shared" else None
 
 
-async def _seat(plan: Plan, places: Places, stack: AsyncExitStack) -> Seat:
-    """The seat that the source's agent had, as its env had it graded, without a way to any model."""
+def _gateway(plan: Plan, tasks: Sequence[Task], spent: float) -> Gateway | None:
+    """The way to the judges' models; None when none is to be asked. Raises ConfigError."""
+    if not plan.ask_judges:
+        return None
+    (config,) = agent_configs(plan, env_of(plan)).values()
+    return gateway_of(plan, [*judges_of(tasks, config.model, config.budget), *verifiers_of(tasks)], spent)
+
+
+async def _seat(plan: Plan, places: Places, stack: AsyncExitStack, gateway: Gateway | None) -> Seat:
+    """The seat that the source's agent had, as its env had it graded; nobody but judges uses its way to a model."""
     env = env_of(plan)
     env.furnish(places.place)
     (config,) = agent_configs(plan, env).values()
-    agent = agent_at(seat_of(config, harness_of(config), config.model, places, None))
+    agent = agent_at(seat_of(config, harness_of(config), config.model, places, gateway))
     await stack.enter_async_context(env.serving())
     await env.setup(Agents({"agent": agent}))
     return agent.seat
@@ -236,9 +271,14 @@ def agent_part(record: Record, slot: Slot, task: Task) -> Trace:
     trace.id, trace.slot, trace.task_digest = new_id(), slot, task.digest
     own = {key: value for key, value in trace.info.items() if key not in _OF_THE_VERIFIER}
     trace.info = {**own, "regraded_from": record["id"]}
+    agents = [call for call in trace.calls if call.purpose != "judge"]
+    if len(agents) < len(trace.calls):
+        costs = [call.cost_usd for call in agents if call.cost_usd is not None]
+        trace.calls, trace.cost_usd = agents, math.fsum(costs) if costs else None
+    if (before := total_cost({"cost_usd": trace.cost_usd, "info": own})) is not None:
+        trace.info[COST_BEFORE] = before
     trace.rewards, trace.verifier, trace.status, trace.reason = {}, {}, None, None
     trace.metrics = dict(own.get("agent_metrics") or {})
-    trace.errors = [error for error in trace.errors if error["type"] in _OF_THE_AGENT]
+    leave_grading_out(trace)
     trace.timing.grade_ms = None
-    trace.is_timeout = trace.stop_condition in ("agent_timeout", "finalize_timeout")
     return trace

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from forkyard.env.judges import JudgeRoutes
 from forkyard.errors import ConfigError, ForkyardError, TaskError
 from forkyard.interrupt import Interrupt
-from forkyard.run.derived import changes, derived
+from forkyard.run.derived import changes, derived, leave_grading_out
 from forkyard.run.directory import RunDirectory
 from forkyard.run.gateways import gateway_of, judges_of
 from forkyard.run.plan import Plan, PlannedTask
@@ -43,7 +43,8 @@ class Replay:
 async def replay(wanted: Replay, progress: Progress) -> Outcome:
     """Write the run's lines into a new run, scored again by what needs no sandbox; the run itself is not touched.
 
-    What needs one keeps its value. Lines of rollouts that were never graded, or had an error, go over as they are.
+    What needs one keeps its value. Lines of rollouts that were never graded go over as they are, and so do those whose
+    grading failed at what needs a sandbox.
     Raises ConfigError when there is nothing to score, before anything is written.
     """
     outcome = Outcome()
@@ -125,7 +126,7 @@ async def _scored(record: Record, plan: Plan, tasks: Mapping[str, Task], gateway
     """One line of the new run."""
     task = tasks.get(str(record.get("task")))
     origin = {"run": record.get("run"), "id": record.get("id")}
-    if task is None or record.get("errors") or not was_graded(record) or not _without_sandbox(task):
+    if task is None or not _can_be_scored(record, task):
         info = {**(record.get("info") or {}), "replay": {**origin, "scored": False}}
         return {**record, "run": plan.run, "info": info}
     trace = Trace.from_record(record)
@@ -136,9 +137,23 @@ async def _scored(record: Record, plan: Plan, tasks: Mapping[str, Task], gateway
     return trace.to_record()
 
 
+def _can_be_scored(record: Record, task: Task) -> bool:
+    """Whether a line was graded, and anything of that can be done without a sandbox; what failed in it, too."""
+    if not was_graded(record) or not _without_sandbox(task):
+        return False
+    if not record.get("errors"):
+        return True
+    mode = (record.get("verifier") or {}).get("mode")  # without one what failed was the agent's part, or its end
+    rewards = record.get("rewards") or {}
+    needing = [signal.name for signal in task.signals("reward") if signal.needs_runtime]
+    return bool(mode) and not (needing and not rewards) and all(rewards.get(name, True) for name in needing)
+
+
 async def _score_again(trace: Trace, task: Task, gateway: Gateway | None) -> None:
     old_rewards, old_metrics = trace.rewards, trace.metrics
-    trace.verifier.pop(UNRECORDED, None)
+    for said in (UNRECORDED, "timed_out"):
+        trace.verifier.pop(said, None)
+    leave_grading_out(trace)
     trace.rewards, trace.metrics, trace.status, trace.reason = {}, {}, None, None
     judges = None if gateway is None else JudgeRoutes(gateway, trace, trace.model)
     try:

@@ -24,13 +24,14 @@ from forkyard.run.prepare import Prepared, prepared, resolved
 from forkyard.run.progress import Progress
 from forkyard.run.regrade import regrading
 from forkyard.run.schedule import Sleep
+from forkyard.run.unasked import askable
 from forkyard.sandbox import Provider
 from forkyard.task import Task
 from forkyard.trace import Status
 from forkyard.trace.store import RETRIED, Record, Recorded, TraceStore
 from forkyard.values import counted
 
-_REPLAYED = {*RETRIED, Status.BUDGET}
+_REPLAYED = {*RETRIED, Status.BUDGET, Status.SCORING_ERROR}
 
 
 async def start(
@@ -57,12 +58,14 @@ async def resume(
     provider: Provider | None = None,
     sleep: Sleep = asyncio.sleep,
     budget_usd: float | None = None,
+    prices: Path | None = None,
 ) -> Outcome:
     """Play what a run has no line of yet, and again what ended as an infrastructure failure or with an env's error.
 
     `budget_usd` takes the place of the run's budget; what was spent before counts, and what a smaller budget of the run
-    cut short is played again. Raises ConfigError when `path` is no run, another process is at it, or its tasks are not
-    what they were.
+    cut short is played again. `prices` takes the place of the run's; what was refused a judge for want of a price that
+    is known now is played again. Raises ConfigError when `path` is no run, another process is at it, or its tasks are
+    not what they were.
     """
     outcome = Outcome()
     with Interrupt(progress.abandon) as interrupt:
@@ -71,12 +74,15 @@ async def resume(
         with directory:
             if budget_usd is not None:
                 plan = plan.model_copy(update={"budget_usd": budget_usd})
+            if prices is not None:
+                plan = plan.model_copy(update={"prices": prices.absolute()})
             if plan.source is not None and plan.action != "regrade":
                 raise ConfigError(f"{path} holds scores of {plan.source}, not a run of its own: replay that again")
             with TraceStore(directory.traces) as store:
                 repairs = store.repairs
                 await take_over(directory, plan, store)
-            recorded = _of_the_plan(plan, directory.recorded(_owed(plan, _unpaid(directory, budget_usd))))
+            owed = _owed(plan, _unpaid(directory, budget_usd), askable(plan))
+            recorded = _of_the_plan(plan, directory.recorded(owed))
             describe(outcome, directory, plan, recorded)
             for repair in repairs:
                 progress.note(repair)
@@ -99,9 +105,8 @@ async def resume(
 def _prepared_again(
     plan: Plan, provider: Provider | None, directory: RunDirectory
 ) -> AbstractAsyncContextManager[Prepared]:
-    if plan.action == "regrade":
-        return regrading(plan, provider)
-    return prepared(plan, provider, directory.spent() if plan.budget_usd else 0.0)
+    spent = directory.spent() if plan.budget_usd else 0.0
+    return regrading(plan, provider, spent=spent) if plan.action == "regrade" else prepared(plan, provider, spent)
 
 
 async def check(plan: Plan, *, clean: bool = False) -> Plan:
@@ -127,14 +132,14 @@ def _foretold(ready: Prepared, task: Task) -> PlannedTask:
     return planned.model_copy(update={"notes": (*planned.notes, *said)})
 
 
-def _owed(plan: Plan, unpaid: Callable[[Record], bool]) -> Callable[[Record], bool | None]:
-    """Which lines whoever goes on with the run has played again: unpaid ones, and else what their env said, or that
-    its own code failed; None leaves it to the status.
+def _owed(plan: Plan, *kinds: Callable[[Record], bool]) -> Callable[[Record], bool | None]:
+    """Which lines whoever goes on with the run has played again: those of `kinds`, and else what their env said, or
+    that its own code failed; None leaves it to the status.
     """
 
     def owed(record: Record) -> bool | None:
         info = record.get("info")
-        if unpaid(record):
+        if any(is_owed(record) for is_owed in kinds):
             return True
         if plan.action is not None or not isinstance(info, dict):
             return None

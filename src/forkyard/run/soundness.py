@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from forkyard.env import AgentConfig
-from forkyard.env.config import HarnessChoice, RuntimeChoice
-from forkyard.errors import ConfigError
+from forkyard.errors import ConfigError, JudgeError
 from forkyard.harness import Harness, NopHarness, OracleHarness
 from forkyard.interrupt import Interrupt
 from forkyard.run.controls import Controls, controls
 from forkyard.run.peeking import FOUND, PeekingHarness
-from forkyard.run.plan import Plan
+from forkyard.run.plan import plan_of
 from forkyard.run.progress import what_was_printed
 from forkyard.sandbox import Feature
 from forkyard.sandbox.registry import DEFAULT_PROVIDER
@@ -42,24 +40,26 @@ class Soundness:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Where a task is played, and how often."""
+    """Where a task is played, and how often; `asking` are fields of the plan, of how its verifier asks a model."""
 
     provider: str = DEFAULT_PROVIDER
     base: str | None = None
     repeat: int = 3
+    asking: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def play_task(root: Path, conditions: Conditions) -> Soundness:
     """Play the task at `root` and say what that shows. What cannot be played is told, not raised."""
     found = Soundness()
     subject = Subject(root)
-    plan = Plan(
-        paths=(root,),
-        agent=AgentConfig(harness=HarnessChoice(id=NopHarness.name), runtime=RuntimeChoice(type=conditions.provider)),
-        base=conditions.base,
-        unbounded=True,
-    )
     try:
+        plan = plan_of(
+            paths=(root,),
+            agent={"harness": NopHarness.name, "runtime": {"type": conditions.provider}},
+            base=conditions.base,
+            unbounded=True,
+            **conditions.asking,
+        )
         with Interrupt() as interrupt:
             async with controls(plan) as ready:
                 spots = await _spots(ready, subject, conditions.repeat, found)
@@ -123,6 +123,8 @@ def _of_any(records: Sequence[Record], found: Soundness) -> Iterator[tuple[str, 
             yield "verifier-timed-out", Spot(_TESTS, reason)
         elif status == Status.INDETERMINATE:
             yield "no-reward-left", Spot(_TESTS, reason, output=_output(record))
+        elif any(one["type"] == JudgeError.kind for one in record["errors"]):
+            found.problems.append(f"{record['task']} could not be graded: {reason}")
         elif status == Status.SCORING_ERROR:
             yield "invalid-reward-left", Spot(_TESTS, reason)
         elif status != Status.SCORED:

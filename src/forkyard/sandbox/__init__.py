@@ -1,6 +1,6 @@
 """Sandboxes: the protocol, and the providers that keep it."""
 
-from forkyard.sandbox.abilities import HasServices, PlainDirectory, Remounts, StandsApart
+from forkyard.sandbox.abilities import BoundsDisk, HasServices, PlainDirectory, Remounts, StandsApart, TellsLimits
 from forkyard.sandbox.common import ARGUMENT_LIMIT, DEFAULT_PATH, check_command, default_home
 from forkyard.sandbox.network import NO_NETWORK, PUBLIC, Network, Visit, forwarded
 from forkyard.sandbox.patches import patch
@@ -30,6 +30,7 @@ __all__ = [
     "DEFAULT_PATH",
     "NO_NETWORK",
     "PUBLIC",
+    "BoundsDisk",
     "Change",
     "EndedBy",
     "Feature",
@@ -53,6 +54,7 @@ __all__ = [
     "SandboxSpec",
     "StandsApart",
     "Stream",
+    "TellsLimits",
     "Terminal",
     "Visit",
     "check_command",

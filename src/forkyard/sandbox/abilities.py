@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from forkyard.sandbox.protocol import Sandbox
-from forkyard.sandbox.values import Mount
+from forkyard.sandbox.values import EndedBy, Mount
 
 
 @runtime_checkable
@@ -22,6 +22,15 @@ class StandsApart(Protocol):
         the other way round they can. Closing it ends what was started there, and nothing else; the sandbox cannot be
         stopped or forked by it, nor paused or forked meanwhile. SandboxError when it cannot be made.
         """
+        ...
+
+
+@runtime_checkable
+class TellsLimits(Protocol):
+    """A sandbox that knows which of its limits were hit, also by commands that went on or ended well."""
+
+    def limits_hit(self) -> tuple[EndedBy, ...]:
+        """The limits that its processes were killed for since it was started."""
         ...
 
 
@@ -43,6 +52,15 @@ class Remounts(Protocol):
 
     async def set_mounts(self, mounts: tuple[Mount, ...]) -> None:
         """Have these mounts, and no others, from the next start on, forks too. SandboxError unless it is stopped."""
+        ...
+
+
+@runtime_checkable
+class BoundsDisk(Protocol):
+    """A sandbox whose bound of what it writes to its disk can be another while it is there."""
+
+    async def bound_disk(self, disk_mb: int | None) -> None:
+        """Have this bound from now on, forks too; None is none."""
         ...
 
 

@@ -219,7 +219,7 @@ class Terminal:
 
     def __post_init__(self) -> None:
         for name, value in (("cols", self.cols), ("rows", self.rows)):
-            if not 1 <= value <= TERMINAL_LIMIT:
+            if not isinstance(value, int) or not 1 <= value <= TERMINAL_LIMIT:
                 raise ValueError(f"a terminal's {name} must be from 1 to {TERMINAL_LIMIT}, not {value!r}")
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+Fault = Literal["run", "provider"]
+"""Whose a call's failure is, where it is not its asker's: the run lacks something, or the provider failed."""
 
 
 @dataclass(slots=True)
@@ -54,7 +57,8 @@ class ModelCall:
     `cost_usd` is None when no price is known. `node` is the reply's place in the trace's graph, None when there is
     no reply. `purpose` is "agent", or "judge" for what a verifier asked. `request` holds the parameters that were
     sent beside the messages. `token_ids`, `prompt_token_ids` and `logprobs` are the provider's own, when it returned
-    them. `policy` says what was taken out of the request: each a `code` and the JSON `paths` it was at.
+    them. `policy` says what was taken out of the request: each a `code` and the JSON `paths` it was at. `refused` is
+    the gateway's code for why nothing was sent. `fault` says whose an `error` is, None for its asker's own.
     """
 
     model: str = ""
@@ -70,6 +74,8 @@ class ModelCall:
     usage: Usage = field(default_factory=Usage)
     cost_usd: float | None = None
     error: str | None = None
+    refused: str | None = None
+    fault: Fault | None = None
     node: int | None = None
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None

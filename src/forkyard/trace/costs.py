@@ -1,6 +1,7 @@
 """What a line has cost in all: its own rollout, and the failed ones before it that left no line of their own.
 
-Those stand in `info["earlier_attempts"]`: one entry each, whether the agent or the whole episode was played again.
+Those stand in `info["earlier_attempts"]`: one entry each, whether the agent or the whole episode was played again. A
+rollout that is graded again has what its line cost before in `info["cost_before_usd"]`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from forkyard.trace.trace import Trace
 from forkyard.values import number
 
 _EARLIER = "earlier_attempts"
+COST_BEFORE = "cost_before_usd"
 _OLD = "earlier_tries"  # where older lines have those of the agent
 
 
@@ -24,6 +26,18 @@ def total_cost(record: Mapping[str, Any]) -> float | None:
     own = number(record.get("cost_usd"))
     costs = earlier if own is None else [own, *earlier]
     return math.fsum(costs) if costs else None
+
+
+def new_cost(record: Mapping[str, Any]) -> float:
+    """In USD, what a line cost its own run: in all, but for what was spent before that took the rollout over."""
+    info = record.get("info")
+    before = number(info.get(COST_BEFORE)) if isinstance(info, dict) else None
+    return max(0.0, (total_cost(record) or 0.0) - (before or 0.0))
+
+
+def attempts(record: Mapping[str, Any]) -> int:
+    """How many attempts a line is the last of, those that left no line of their own included."""
+    return 1 + sum(1 for _ in _earlier(record))
 
 
 def keep_attempts(
@@ -43,13 +57,19 @@ def _used(traces: Sequence[Trace]) -> dict[str, Any]:
     """By these rollouts themselves, and with what failed before them."""
     usage = Usage()
     for trace in traces:
+        if COST_BEFORE in trace.info:
+            continue  # its agent's part is another run's
         usage.add(trace.usage)
         for said in (each.get("usage") for each in _earlier({"info": trace.info})):
             counts = said if isinstance(said, dict) else {}
             usage.add(Usage(**{name: int(number(counts.get(name)) or 0) for name in asdict(usage)}))
-    costs = [total_cost({"cost_usd": trace.cost_usd, "info": trace.info}) for trace in traces]
+    costs = [_new({"cost_usd": trace.cost_usd, "info": trace.info}) for trace in traces]
     known = [cost for cost in costs if cost is not None]
     return {"usage": asdict(usage), "cost_usd": math.fsum(known) if known else None}
+
+
+def _new(record: Mapping[str, Any]) -> float | None:
+    return new_cost(record) or None if COST_BEFORE in record["info"] else total_cost(record)
 
 
 def _earlier(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

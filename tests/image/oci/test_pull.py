@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from forkyard.errors import ConfigError
-from forkyard.image import ImageSourceError, ensure_image, pull, push
+from forkyard.image import ImageSourceError, ensure_image, pull, push, ways_in
 from forkyard.image.oci.documents import OCI_INDEX, OCI_MANIFEST, architecture, digest_of
 from forkyard.image.oci.install import LAYER_PREFIX
 from forkyard.image.oci.reference import parse_reference
@@ -296,6 +296,41 @@ async def test_an_image_that_cannot_be_had_is_told_with_the_mends(
         await ensure_image(provider, f"{registry}/none:1")
     with pytest.raises(ConfigError, match="is no reference"):
         await ensure_image(provider, "no reference")
+
+
+@pytest.mark.parametrize(
+    ("name", "made_of_packages"),
+    [
+        ("debian:12", "debian:12"),
+        ("docker.io/library/debian:trixie-slim", "debian:trixie-slim"),
+        ("debian", None),
+        ("python:3.13-slim", None),
+        ("ghcr.io/team/debian:12", None),
+        ("No Reference", None),
+    ],
+)
+def test_only_an_image_that_can_be_made_of_packages_is_said_to_be(name: str, made_of_packages: str | None) -> None:
+    said = ways_in(name)
+    assert f"`forkyard image import ARCHIVE {name}`" in said
+    assert said.partition("image bootstrap ")[2].strip("`") == (made_of_packages or "")
+
+
+async def test_a_missing_image_is_told_with_the_registry_it_comes_from(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with port_of_ours() as port:
+        monkeypatch.setenv("FORKYARD_MIRRORS", f"docker.io=http://127.0.0.1:{port}")
+        with pytest.raises(ConfigError) as caught:
+            await ensure_image(provider, "python:3.13-slim")
+    said = str(caught.value)
+    for part in (
+        "It would come from docker.io",
+        "`forkyard image pull python:3.13-slim`",
+        "FORKYARD_MIRRORS",
+        "`--base NAME`",
+    ):
+        assert part in said
+    assert "bootstrap" not in said
 
 
 async def test_pushed_and_pulled_it_is_the_same(provider: LocalProvider, registry: str) -> None:

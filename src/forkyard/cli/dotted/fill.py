@@ -64,6 +64,7 @@ def _leaves(model: type[BaseModel], setting: Setting) -> Iterator[Setting]:
     key, annotation, negated = _resolved(model, setting)
     value = setting.value
     if setting.text:
+        key, annotation = _at_length(key, annotation, value)
         if isinstance(value, Bare) and not is_switch(annotation):
             raise _Mistake("a value is missing")
         try:
@@ -74,8 +75,17 @@ def _leaves(model: type[BaseModel], setting: Setting) -> Iterator[Setting]:
     yield from _spread(key, annotation, value, setting.place)
 
 
+def _at_length(key: Key, annotation: Any, text: str) -> tuple[Key, Any]:
+    """Where a word leads that stands for a whole table: to the key it is short for, where `null` is a name."""
+    inner = model_of(annotation)
+    short = short_of(inner) if inner is not None else None
+    if inner is None or short is None or text.startswith("{") or isinstance(text, Bare):
+        return key, annotation
+    return (*key, short), fields_of(inner)[short].annotation
+
+
 def _table(text: str) -> Any:
-    """The value of a flag that names a whole table: JSON, null, or a word."""
+    """The value of a flag that names a whole table: JSON, null where no word may stand for it, or a word."""
     if text == "null":
         return None
     if text.startswith("{"):

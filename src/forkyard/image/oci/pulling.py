@@ -11,11 +11,13 @@ from forkyard.image.oci.documents import choose, digest_of, is_index, read_confi
 from forkyard.image.oci.downloads import downloaded
 from forkyard.image.oci.errors import ImageSourceError
 from forkyard.image.oci.install import InstalledImage, Recipe, install
-from forkyard.image.oci.reference import Reference, parse_reference
+from forkyard.image.oci.reference import DEBIAN, Reference, parse_reference
 from forkyard.image.oci.registry import Registry, open_registry
 from forkyard.image.oci.settings import Credentials
 from forkyard.sandbox import ImageInfo, ImageProvider, ImageStore
 from forkyard.values import one_line
+
+_NO_RELEASE = "latest"
 
 
 async def pull(
@@ -75,14 +77,31 @@ async def ensure_image(store: ImageProvider, name: str) -> ImageInfo:
                 f"the provider {store.name} has no image {shown!r}, and it could not be pulled: {error}"
             ) from error
         raise ConfigError(
-            f"there is no image {shown!r}, and it could not be pulled: {error}. {ways_in(shown)}, or start from the "
-            "image host, which is this machine's own /usr, with `--base host`"
+            f"there is no image {shown!r}, and it could not be pulled: {error}. {_by_pull(shown)}{ways_in(shown)}"
+            ", or play from another image that is there: `forkyard image ls` names them, `--base NAME` takes one, and "
+            "`--base host` this machine's own /usr"
         ) from error
 
 
 def ways_in(name: str) -> str:
     """How else an image comes in than from a registry, for somebody who waits for the one of that name."""
-    return (
-        f"Import a root file system or a saved image by `forkyard image import ARCHIVE {name}`, make a Debian by "
-        "`forkyard image bootstrap debian:bookworm-slim`"
-    )
+    saved = f"Import what `docker save {name}` wrote elsewhere, or a root file system,"
+    imported = f"{saved} by `forkyard image import ARCHIVE {name}`"
+    reference = _reference(name)
+    if reference is None or reference.tag == _NO_RELEASE or not DEBIAN.fullmatch(reference.name):
+        return imported
+    return f"{imported}, make it of Debian's packages by `forkyard image bootstrap {reference.name}`"
+
+
+def _by_pull(name: str) -> str:
+    """Where an image would come from, for somebody whose network or mirror may be mended."""
+    reference = _reference(name)
+    if reference is None:
+        return ""
+    return f"It would come from {reference.registry}, by `forkyard image pull {name}`. "
+
+
+def _reference(name: str) -> Reference | None:
+    with suppress(ConfigError):
+        return parse_reference(name)
+    return None

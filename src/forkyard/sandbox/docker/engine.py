@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from forkyard.errors import ConfigError, EngineLost, SandboxError
+from forkyard.errors import ConfigError, EngineLost, ProviderLost, SandboxError
 from forkyard.sandbox.findings import Unusable
 from forkyard.values import tail
 
@@ -132,7 +132,8 @@ class Engine:
 
     def _lost(self, err: httpx2.HTTPError) -> EngineLost:
         reason = str(err) or type(err).__name__
-        return EngineLost(f"the Docker Engine at unix://{self.path} does not answer: {reason}")
+        kind = ProviderLost if _nobody_at(self.path) else EngineLost
+        return kind(f"the Docker Engine at unix://{self.path} does not answer: {reason}")
 
     async def close(self) -> None:
         """Close its connections."""
@@ -164,6 +165,19 @@ class _Pieces:
             at = end
         del self._buffer[:at]
         return bytes(found)
+
+
+def _nobody_at(path: Path) -> bool:
+    """Whether no Engine listens there; one that is busy does."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def _message(answer: httpx2.Response) -> str:

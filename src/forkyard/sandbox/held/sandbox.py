@@ -35,6 +35,7 @@ from forkyard.sandbox.values import (
     OUTPUT_LIMIT,
     READ_LIMIT,
     Change,
+    EndedBy,
     ImageConfig,
     OnOutput,
     ProgramResult,
@@ -166,6 +167,10 @@ class HeldSandbox(ABC, Generic[LiveT]):
             return replace(result, ended_by=hit) if hit else result
 
         return live, {"argv": command, "env": variables, "cwd": directory, "user": who}, settle
+
+    def limits_hit(self) -> tuple[EndedBy, ...]:
+        """The limits that its processes were killed for since it was started (see `TellsLimits`)."""
+        return () if self._live is None else tuple(why for why, kills in self._live.kills.items() if kills)
 
     def _check_user(self, user: str) -> None:
         """Raise ValueError for a user, "" being root, as whom nothing can be run."""

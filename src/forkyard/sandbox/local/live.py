@@ -60,6 +60,10 @@ class Live(HeldLive):
         watch.add(disk, self.pid, limit_mb, over)
         self._unwatch = lambda: watch.forget(disk)
 
+    def unwatch_disk(self) -> None:
+        """Bound it no more."""
+        self._unwatch()
+
     def _disk_over(self, act: str) -> None:
         self._disk_kills += 1
         if act == "kill":

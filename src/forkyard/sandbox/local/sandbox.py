@@ -111,6 +111,16 @@ class LocalSandbox(HeldSandbox[Live]):
             if mounts != self.box.mounts:
                 self.box = self._yard.store.set_mounts(self.box, mounts)
 
+    async def bound_disk(self, disk_mb: int | None) -> None:
+        """Have another bound of what it writes to its disk (see `BoundsDisk`)."""
+        async with self._turns.one:
+            self._open_still()
+            self.limits = replace(self.limits, disk_mb=disk_mb)
+            if self._live is not None:
+                self._yard.bound_disk(await self._yard.engine(), self._live, self.box, disk_mb)
+            if self.box.survivor is not None:
+                self.survive()
+
     async def changes(self) -> list[Change]:
         """What differs from the state this sandbox started from (see the protocol)."""
         async with self._turns.one:

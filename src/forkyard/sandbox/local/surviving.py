@@ -17,7 +17,7 @@ from forkyard.sandbox.values import Limits
 def let_survive(store: Store, box: Box, limits: Limits) -> Box:
     """Have a sandbox outlive its owner, to be started again under the same limits; no sweep removes it from now on."""
     with store.transaction():
-        store.db.execute("INSERT INTO survivors VALUES (?, ?)", (box.id, json.dumps(asdict(limits))))
+        store.db.execute("INSERT OR REPLACE INTO survivors VALUES (?, ?)", (box.id, json.dumps(asdict(limits))))
     return replace(box, survivor=limits)
 
 

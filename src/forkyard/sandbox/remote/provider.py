@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from forkyard.errors import ConfigError, EngineLost, SandboxError
+from forkyard.errors import ConfigError, ProviderLost, SandboxError
 from forkyard.sandbox.findings import Unusable
 from forkyard.sandbox.keeping import KeepPolicy, KeptDisk
 from forkyard.sandbox.promises import check_spec
@@ -58,6 +58,7 @@ class RemoteProvider:
         self._transport: Transport = UrlTransport(place)
         self._features: frozenset[Feature] | None = None
         self._connection: Connection | None = None
+        self._worked = False  # there has been a session
         self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -163,15 +164,21 @@ class RemoteProvider:
         try:
             connection, said = await connected(self._transport)
         except RefusedError as err:
-            if self._features is None or err.status:  # it has not worked yet, or will not
-                raise _no_server(self._place.origin, err) from err
-            raise EngineLost(f"the server is lost: {err}") from err
+            if self._worked or not (self._features is None or err.status):
+                raise self._lost(err) from err
+            raise _no_server(self._place.origin, err) from err  # it has not worked yet, or will not
         try:
             self._features = self._features_of(said)
-        except BaseException:
+        except BaseException as err:
             await connection.abandon()
+            if self._worked and isinstance(err, ConfigError):  # there is another server now
+                raise self._lost(err) from err
             raise
+        self._worked = True
         return connection
+
+    def _lost(self, err: Exception) -> ProviderLost:
+        return ProviderLost(f"the server {self._place.origin}, on which the sandboxes were, is lost: {err}")
 
     def _features_of(self, said: Mapping[str, Any]) -> frozenset[Feature]:
         if said.get("version") != VERSION:

@@ -23,6 +23,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 """The variables that stand for a model, and the dialects in which it is asked."""
 
 JUDGE, MODEL = "REWARDKIT_JUDGE", "REWARDKIT_MODEL"
+_PROGRAMS = ("claude", "claude-code", "codex", "fx", "jev")  # what a judge of Reward Kit can be beside a model
 _ALIASES = {"claude": "claude-code"}  # by the name that Reward Kit knows the program
 
 
@@ -49,6 +50,13 @@ def judge_env(env: Mapping[str, str], endpoint: Endpoint) -> dict[str, str]:
         if family in KEYS:
             given |= {name: endpoint.key, **dict(_addresses(str(family), endpoint.base_url))}
     return given
+
+
+def models_told(env: Mapping[str, str]) -> dict[str, str]:
+    """The models that a verifier's variables name, by variable: those that are called so, and Reward Kit's judge."""
+    named = {name: value for name, value in env.items() if name == "MODEL" or name.endswith("_MODEL")}
+    judge = env.get(JUDGE, "")
+    return named | ({JUDGE: judge} if judge and judge not in _PROGRAMS else {})
 
 
 def checked_overrides(given: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from forkyard.task.directory.collecting import SCRIPT, Evidence, base_commit, ma
 from forkyard.task.directory.contradictions import COMPOSE_FILE, COMPOSE_NAME, TaskSource
 from forkyard.task.directory.files import TaskFiles
 from forkyard.task.directory.healthcheck import wait_until_healthy
-from forkyard.task.directory.judging import KEYS, asked_for, checked_overrides, judge_env, wants_model
+from forkyard.task.directory.judging import KEYS, asked_for, checked_overrides, judge_env, models_told, wants_model
 from forkyard.task.directory.lines import Path as Key
 from forkyard.task.directory.places import written_at
 from forkyard.task.directory.placing import LOGS, TESTS, make_directories
@@ -188,6 +188,14 @@ class DirectoryTask(Task[TaskData]):
     def models_asked(self) -> Mapping[str, Sequence[str]]:
         """By the templates of `[verifier.env]`."""
         return {name: KEYS[name] for name in asked_for(self.toml)}
+
+    @property
+    def models_named(self) -> Mapping[str, str]:
+        """The models that its verifiers seem to be told to ask, by the variables in `[verifier.env]`, or by the run."""
+        if not self.models_asked:
+            return {}
+        tables = [{**self._variables.of_verifier(number), **self._given} for number in range(len(self.stages))]
+        return {where: model for table in tables for where, model in models_told(table).items()}
 
     def with_verifier_env(self, env: Mapping[str, str]) -> Self:
         """A copy whose test.sh gets these variables over all that the task says. Raises ConfigError for most names."""

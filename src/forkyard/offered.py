@@ -65,6 +65,7 @@ from forkyard.sandbox import (
     Sandbox,
     SandboxInfo,
     SandboxSpec,
+    Terminal,
 )
 from forkyard.sandbox.local import (
     LocalProvider,
@@ -171,6 +172,7 @@ __all__ = [
     "BestOfNEnv",
     "Branch",
     "Client",
+    "ClosedError",
     "ConfigError",
     "Criterion",
     "DecisionJudge",
@@ -183,6 +185,7 @@ __all__ = [
     "EnvError",
     "Episode",
     "Feature",
+    "FileTransferError",
     "ForkyardError",
     "Graph",
     "Harness",
@@ -232,6 +235,7 @@ __all__ = [
     "SandboxError",
     "SandboxInfo",
     "SandboxSpec",
+    "SandboxStartError",
     "ScoreJudge",
     "ScoreJudgeConfig",
     "Seat",
@@ -254,6 +258,7 @@ __all__ = [
     "TaskTimeout",
     "Taskset",
     "TasksetConfig",
+    "Terminal",
     "TextContentPart",
     "Timing",
     "Tool",
@@ -300,8 +305,9 @@ _LATER = {
     "make_agent": "forkyard.run.agents",
     **dict.fromkeys(
         (
-            "Client", "Disk", "Mount", "RefusedError", "configure", "create_disk", "create_sandbox", "exec", "get_disk",
-            "get_sandbox", "list_disks", "list_sandboxes",
+            "Client", "ClosedError", "Disk", "FileTransferError", "Mount", "RefusedError", "SandboxStartError",
+            "configure", "create_disk", "create_sandbox", "exec", "get_disk", "get_sandbox", "list_disks",
+            "list_sandboxes",
         ),
         "forkyard.client",
     ),
@@ -311,9 +317,12 @@ _LATER = {
 if TYPE_CHECKING:
     from forkyard.client import (
         Client,
+        ClosedError,
         Disk,
+        FileTransferError,
         Mount,
         RefusedError,
+        SandboxStartError,
         configure,
         create_disk,
         create_sandbox,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -54,6 +55,7 @@ def test_a_reader_is_told_the_same_in_words(forkyard: Forkyard) -> None:
     assert lines[0] == "local: works"
     assert lines[1].startswith("  promises  isolated, ")
     assert any(line.startswith("  ok        a sandbox: started and ran a command in ") for line in lines)
+    assert any(re.search(r"ok        disk space: .* may write \d+ MiB to its disk", line) for line in lines)
 
 
 def test_of_other_providers_it_says_in_a_line_whether_they_work_and_more_of_those_that_are_named(

@@ -17,6 +17,7 @@ PRINTED = [
     '      3 {"exit": 3}\n\n',
     "hello\n1\n2\n\nreader-of-python mounted-of-python\n",
     "['0\\n', '1\\n', '2\\n', '3\\n']\ngot one\n\n",
+    "True True\n",
 ]
 
 
@@ -40,18 +41,21 @@ def test_the_options_of_the_page_are_those_there_are() -> None:
     assert {*named} == {*inspect.signature(forkyard.create_sandbox).parameters} and len(named) == len({*named})
 
 
-def test_the_verbs_of_the_page_are_those_there_are() -> None:
+def test_the_verbs_of_the_page_are_those_there_are_and_are_called_so() -> None:
     from forkyard.client import Client, Disk, Sandbox, SandboxProcess
     from forkyard.client.files import Files
     from forkyard.client.verbs import verb
 
-    named = set(
-        re.findall(r"`(?:files\.)?(\w+)`", SECTION[SECTION.index("| of | verbs |") : SECTION.index("What is ref")])
-    )
-    verbs = {
-        name
-        for kind in (Client, Sandbox, SandboxProcess, Disk, Files)
-        for name, value in vars(kind).items()
-        if isinstance(value, verb)
-    }
-    assert verbs - named == {"close", "delete_port_token"}
+    def usages(kind: type[object], before: str = "") -> set[str]:
+        verbs = [value for value in vars(kind).values() if isinstance(value, verb)]
+        return {before + value.__get__(object(), kind).usage for value in verbs}
+
+    tables = re.findall(r"(?:^\|.*\n)+", SECTION[SECTION.index("### Every verb") :], re.MULTILINE)
+    named = [{*re.findall(r"^\| `(.*?\))`", table, re.MULTILINE)} for table in tables]
+    made = {usage for usage in usages(Client) if usage.startswith("create_sandbox(")}
+    assert named == [
+        usages(Client) - made | {"create_sandbox(name=None, *, ...)"},
+        usages(Sandbox) | usages(Files, "files."),
+        usages(SandboxProcess),
+        usages(Disk),
+    ]

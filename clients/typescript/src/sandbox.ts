@@ -26,6 +26,8 @@ export interface CreateSandboxRequest {
   imageId?: string;
   vcpuCount?: number;
   memSizeMiB?: number;
+  /** What it may write to its disk; the server's own bound when it is left out. */
+  storageMiB?: number;
   /** Variables that every process has. */
   env?: Record<string, string>;
   maxTtlSeconds?: number;
@@ -46,6 +48,7 @@ export interface SandboxData {
   status: SandboxStatus;
   vcpu_count: number;
   mem_size_mib: number;
+  storage_mib?: number | null;
   base_image: string;
   max_ttl_seconds: number;
   idle_ttl_seconds?: number | null;
@@ -71,6 +74,7 @@ export class Sandbox {
   get status(): SandboxStatus { return this.#data.status; }
   get vcpuCount(): number { return this.#data.vcpu_count; }
   get memSizeMiB(): number { return this.#data.mem_size_mib; }
+  get storageMiB(): number | null { return this.#data.storage_mib ?? null; }
   get baseImage(): string { return this.#data.base_image; }
   get maxTtlSeconds(): number { return this.#data.max_ttl_seconds; }
   get idleTtlSeconds(): number | undefined { return this.#data.idle_ttl_seconds ?? undefined; }
@@ -171,11 +175,14 @@ export class Sandbox {
 
 /** A sandbox that is being made. */
 export async function createSandbox(wire: Wire, request: CreateSandboxRequest, wait: boolean): Promise<Sandbox> {
-  const { vcpuCount, memSizeMiB, baseImage, imageId, maxTtlSeconds, idleTtlSeconds, maxConcurrentExecs, ...same } = request;
+  const {
+    vcpuCount, memSizeMiB, storageMiB, baseImage, imageId, maxTtlSeconds, idleTtlSeconds, maxConcurrentExecs, ...same
+  } = request;
   const body = {
     ...same,
     vcpu_count: vcpuCount,
     mem_size_mib: memSizeMiB,
+    storage_mib: storageMiB,
     base_image: baseImage,
     image_id: imageId,
     max_ttl_seconds: maxTtlSeconds,

@@ -12,7 +12,7 @@ import typer
 from forkyard.cli.options import option
 from forkyard.cli.output import say
 from forkyard.errors import ConfigError, ForkyardError
-from forkyard.sandbox import Feature
+from forkyard.sandbox import Feature, default_home
 from forkyard.sandbox.findings import Examined, Finding, Unusable
 from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider, provider_factory, provider_names
 from forkyard.values import strict_json
@@ -77,7 +77,17 @@ async def _diagnosis(name: str) -> Diagnosis:
         return _unusable(name, err)
     finally:
         await _closed(provider)
+    if Feature.LIMIT_DISK in features:
+        findings = [*findings, _served_storage()]
     return Diagnosis(name, features, tuple(findings))
+
+
+def _served_storage() -> Finding:
+    from forkyard.server.storage import default_storage_mib
+
+    bound = default_storage_mib(default_home())
+    told = f"a sandbox of `forkyard serve` may write {bound} MiB to its disk, if nobody says otherwise (--storage-mib)"
+    return Finding("disk space", True, told)
 
 
 def _unusable(name: str, err: ConfigError) -> Diagnosis:

@@ -17,7 +17,7 @@ from forkyard.cli.options import Provider, option, pairs
 from forkyard.cli.output import complain, say
 from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
-from forkyard.sandbox import default_home
+from forkyard.sandbox import Feature, default_home
 from forkyard.sandbox.registry import DEFAULT_PROVIDER, make_provider
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _LOOPBACK = re.compile(r"127(\.\d+){3}|::1|localhost")
 _HOST_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
-def serve(
+def serve(  # noqa: PLR0913 - one parameter for each option
     host: Annotated[str, option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, option("--port", metavar="N", min=0, max=65535, help="The port; 0 is any.")] = 8700,
     tls: Annotated[bool, option("--tls", help="Speak TLS, with a certificate of our own CA.")] = False,
@@ -48,6 +48,17 @@ def serve(
             help="Name ports of sandboxes beneath this domain, all of whose names lead here.",
         ),
     ] = None,
+    storage: Annotated[
+        int | None,
+        option(
+            "--storage-mib",
+            metavar="MIB",
+            min=0,
+            max=1 << 24,
+            help="What a sandbox may write to its disk that asks for no other bound; 0 is no bound."
+            " By default a quarter of what is free, 64 GiB at most.",
+        ),
+    ] = None,
     provider: Provider = DEFAULT_PROVIDER,
 ) -> int:
     """Serve sandboxes, processes and disks over HTTP, for the clients of Archil's API and of S3.
@@ -62,7 +73,7 @@ def serve(
     how = Listening(host, port, tls or certificate is not None, certificate, key, _mapped(mapped or ()))
     names = None if zone is None else _zone(zone)
     _log_to_stderr()
-    return asyncio.run(_serve(how, provider, names))
+    return asyncio.run(_serve(how, provider, names, storage))
 
 
 def env(
@@ -79,7 +90,7 @@ def env(
     long as it runs. With --hosts those hosts are to be made names of this machine, which needs a server with --tls on
     port 443, and there is no proxy.
     """
-    from forkyard.server.pointing import exports
+    from forkyard.server.pointing import exports, replaced_trust
     from forkyard.server.running import running_server
 
     home = default_home()
@@ -90,9 +101,11 @@ def env(
         raise ConfigError(f"no server runs on {home}: start one with `forkyard serve`")
     for line in exports(home, running, by_hosts=by_hosts):
         say(line)
+    for told in replaced_trust(home, running):
+        complain(told)
 
 
-async def _serve(how: Listening, provider_name: str, zone: str | None) -> int:
+async def _serve(how: Listening, provider_name: str, zone: str | None, storage_mib: int | None) -> int:
     from forkyard.server.listening import listening
     from forkyard.server.serving import ZONE, opened
 
@@ -100,11 +113,13 @@ async def _serve(how: Listening, provider_name: str, zone: str | None) -> int:
     with Interrupt():
         async with (
             make_provider(provider_name) as provider,
-            opened(home, provider, zone or ZONE) as server,
+            opened(home, provider, zone or ZONE, storage_mib=storage_mib) as server,
             listening(server, how) as at,
         ):
             say(f"serving   {at.origin}")
             say('clients   eval "$(forkyard env)"')
+            if Feature.LIMIT_DISK in provider.features and server.storage_mib:
+                say(f"storage   {server.storage_mib} MiB for each sandbox that asks for no other (--storage-mib)")
             if not server.keys.list(limit=1):
                 complain('there is no API key yet: eval "$(forkyard key create NAME)" makes one')
             if not at.tls and not _LOOPBACK.fullmatch(how.host):

@@ -23,6 +23,7 @@ from forkyard.client.values import (
     ObjectInfo,
     SandboxStartError,
 )
+from forkyard.sandbox import Terminal
 from forkyard.wire import ClosedError, RefusedError
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Sandbox",
     "SandboxProcess",
     "SandboxStartError",
+    "Terminal",
     "configure",
     "create_disk",
     "create_sandbox",

@@ -12,6 +12,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from forkyard.client.disks import Disk, disk_from, disk_id_of, found_disk
+from forkyard.client.given import command_text
 from forkyard.client.mounts import Mount, as_sent
 from forkyard.client.sandboxes import Sandbox, sandbox_from
 from forkyard.client.talk import Talk, understood
@@ -67,6 +68,7 @@ class Client:
         image_id: str | None = None,
         vcpu_count: int | None = None,
         mem_size_mib: int | None = None,
+        storage_mib: int | None = None,
         env: Mapping[str, str] | None = None,
         network: Mapping[str, Any] | None = None,
         mounts: Sequence[Mount | Mapping[str, Any]] = (),
@@ -89,6 +91,7 @@ class Client:
             "image_id": image_id,
             "vcpu_count": vcpu_count,
             "mem_size_mib": mem_size_mib,
+            "storage_mib": storage_mib,
             "env": None if env is None else dict(env),
             "network": None if network is None else dict(network),
             "mounts": await as_sent(talk, mounts) or None,
@@ -165,8 +168,9 @@ class Client:
     @verb
     async def exec(self, disks: Mapping[str, Disk | str], command: str) -> DiskExec:
         """Run a command over several disks, each at /mnt/archil/<its name in `disks`>."""
+        text = command_text(command)
         talk = await self._talking()
-        asked = {"disks": {at: await disk_id_of(talk, disk) for at, disk in disks.items()}, "command": command}
+        asked = {"disks": {at: await disk_id_of(talk, disk) for at, disk in disks.items()}, "command": text}
         return understood(DiskExec, await talk.ask("POST", "/api/exec", asked))
 
     @verb
@@ -211,3 +215,4 @@ def _close_all() -> None:
     if BACKGROUND.running:  # it does not in a child of a fork
         for client in list(_OPEN):
             client.close()
+        BACKGROUND.wait(BACKGROUND.end_all())

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from forkyard.client.given import command_text
 from forkyard.client.talk import Talk, object_path, understood, xml
 from forkyard.client.values import BranchInfo, DiskExec, DiskFacts, Grep, Listing, ObjectInfo, Share
 from forkyard.client.verbs import verb
@@ -129,7 +130,7 @@ class Disk:
     @verb
     async def exec(self, command: str) -> DiskExec:
         """Run a command by `bash -c` with the disk as its working directory."""
-        return understood(DiskExec, await self._ask("POST", "exec", {"command": command}))
+        return understood(DiskExec, await self._ask("POST", "exec", {"command": command_text(command)}))
 
     @verb
     async def grep(

@@ -32,6 +32,7 @@ class EmbeddedTransport:
         self._http = http
         self._key = key
         self._stack = stack
+        self._answering: set[asyncio.Task[None]] = set()  # one for each web socket
 
     @classmethod
     async def opened(cls, home: Path) -> Self:
@@ -105,6 +106,8 @@ class EmbeddedTransport:
             "state": {},
         }
         task = asyncio.create_task(self._app(scope, socket.to_app, socket.from_app))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
         task.add_done_callback(lambda _: socket.ended())
         try:
             await socket.opened()
@@ -115,7 +118,11 @@ class EmbeddedTransport:
                 await asyncio.wait([task])
 
     async def close(self) -> None:
-        """End the server: what runs in its sandboxes is ended, and their disks are sealed."""
+        """End web sockets and the server: what runs in its sandboxes is ended, and their disks are sealed."""
+        answering = list(self._answering)
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
         await self._stack.aclose()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import secrets
@@ -10,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from forkyard.client.given import path_inside
 from forkyard.client.processes import expected, frame, process_socket, said, started
 from forkyard.client.talk import Talk
 from forkyard.client.values import FileTransferError
@@ -17,9 +19,10 @@ from forkyard.client.verbs import verb
 from forkyard.wire import ClosedError
 
 _PIECE = 256 << 10
+_BYTES_MODE = 0o644
 _PUT = (
-    'set -e; mkdir -p -- "$PARENT"; trap \'rm -f -- "$TEMP"\' EXIT; cat > "$TEMP"; chmod "$MODE" "$TEMP"; '
-    'mv -f -- "$TEMP" "$TARGET"; trap - EXIT'
+    'set -e; if [ -d "$TARGET" ]; then echo "it is a directory" >&2; exit 1; fi; mkdir -p -- "$PARENT"; '
+    'trap \'rm -f -- "$TEMP"\' EXIT; cat > "$TEMP"; chmod "$MODE" "$TEMP"; mv -f -- "$TEMP" "$TARGET"; trap - EXIT'
 )
 _GET = 'exec cat < "$SOURCE"'
 
@@ -32,14 +35,15 @@ class Files:
         self._sandbox_id = sandbox_id
 
     @verb
-    async def upload_file(self, local: str | os.PathLike[str], remote: str, *, mode: int | None = None) -> None:
-        """Copy a file of this machine to an absolute path inside, whole or not at all; its mode unless one is given.
+    async def upload_file(self, local: str | os.PathLike[str] | bytes, remote: str, *, mode: int | None = None) -> None:
+        """Copy a file of this machine, or these bytes, to an absolute path inside, whole or not at all.
 
-        FileTransferError; OSError when the local one cannot be read.
+        Its mode is that of the file, 0o644 of bytes, unless one is given. FileTransferError; OSError when the local one
+        cannot be read.
         """
-        _check(remote)
-        with await asyncio.to_thread(Path(local).open, "rb") as file:
-            bits = os.fstat(file.fileno()).st_mode & 0o7777 if mode is None else mode
+        path_inside(remote)
+        with await asyncio.to_thread(_opened, local) as file:
+            bits = _mode_of(file) if mode is None else mode
             parent = remote.rpartition("/")[0] or "/"
             env = {
                 "PARENT": parent,
@@ -62,7 +66,7 @@ class Files:
     @verb
     async def download_file(self, remote: str, local: str | os.PathLike[str]) -> None:
         """Copy a file inside, by its absolute path, to this machine, whole or not at all. FileTransferError."""
-        _check(remote)
+        path_inside(remote)
         target = Path(local)
         draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
@@ -93,6 +97,9 @@ class Files:
             raise FileTransferError(f"{remote} was not read: {errors.decode(errors='replace').strip()}")
 
 
-def _check(remote: str) -> None:
-    if not remote.startswith("/") or remote.endswith("/") or "\0" in remote:
-        raise ValueError(f"{remote!r} is not the absolute path of a file in a sandbox")
+def _opened(local: str | os.PathLike[str] | bytes) -> BinaryIO:
+    return io.BytesIO(local) if isinstance(local, bytes) else Path(local).open("rb")
+
+
+def _mode_of(file: BinaryIO) -> int:
+    return _BYTES_MODE if isinstance(file, io.BytesIO) else os.fstat(file.fileno()).st_mode & 0o7777

@@ -6,11 +6,13 @@ import asyncio
 import codecs
 import json
 import struct
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from forkyard.client.given import command_text, terminal_size
 from forkyard.client.talk import Talk
 from forkyard.client.values import ExecResult
 from forkyard.client.verbs import verb
@@ -18,7 +20,7 @@ from forkyard.sandbox import Terminal
 from forkyard.wire import ClosedError, RefusedError, Socket
 
 KEPT = 64 << 20
-"""Characters of each stream that are kept: the newest."""
+"""Characters of each stream that are kept of one process: the newest."""
 _FRAME = struct.Struct(">BQ")
 _STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE = 256 << 10
@@ -56,9 +58,11 @@ def expected(message: str | bytes, kind: str) -> dict[str, Any]:
 class _Text:
     """One stream as text, its newest part."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._dropped = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._pieces: list[str] = []
+        self._pieces: deque[str] = deque()
         self._size = 0
 
     def add(self, data: bytes, *, final: bool = False) -> None:
@@ -66,13 +70,19 @@ class _Text:
         if piece:
             self._pieces.append(piece)
             self._size += len(piece)
-        while self._size - len(self._pieces[0]) >= KEPT if self._pieces else False:
-            self._size -= len(self._pieces.pop(0))
+        while self._pieces and self._size - len(self._pieces[0]) >= self._kept:
+            self._size -= len(self._pieces.popleft())
+            self._dropped = True
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there was more."""
+        return self._dropped or self._size > self._kept
 
     def __str__(self) -> str:
         if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0][-KEPT:] if self._pieces else ""
+            self._pieces = deque(["".join(self._pieces)])
+        return self._pieces[0][-self._kept :] if self._pieces else ""
 
 
 class SandboxProcess:
@@ -85,10 +95,12 @@ class SandboxProcess:
         self._stack = stack
         self._text = {"stdout": _Text(), "stderr": _Text()}
         self._end: dict[str, Any] = {}
+        self._gap = False  # some of its output was never sent: it was forgotten before this client came to it
         self.id = process_id
         self.cursor = 0
         self.connected = True
         self._reading = asyncio.create_task(self._read())
+        self._reading.add_done_callback(_looked_at)
 
     @property
     def status(self) -> str:
@@ -105,6 +117,14 @@ class SandboxProcess:
         """The same of its standard error."""
         return str(self._text["stderr"])
 
+    @property
+    def truncated(self) -> bool:
+        """Whether there was more output than is here: of each stream the newest 67,108,864 characters are kept.
+
+        To whoever attaches late the server has the newest megabyte to tell.
+        """
+        return self._gap or any(text.truncated for text in self._text.values())
+
     @verb
     async def send_input(self, data: str | bytes) -> None:
         """Give it input."""
@@ -120,9 +140,11 @@ class SandboxProcess:
 
     @verb
     async def resize(self, cols: int, rows: int) -> None:
-        """Give its terminal another size."""
+        """Give its terminal another size. ValueError for one that is none, RefusedError when it has no terminal."""
+        size = Terminal(cols, rows)
         async with process_socket(self._talk, self._sandbox_id) as socket:
-            await said(socket, {"type": "resize", "process_id": self.id, "cols": cols, "rows": rows}, "resized")
+            message = {"type": "resize", "process_id": self.id, "cols": size.cols, "rows": size.rows}
+            await said(socket, message, "resized")
 
     @verb
     async def kill(self) -> None:
@@ -135,7 +157,8 @@ class SandboxProcess:
         """How it ended, once it has. ClosedError when the connection is lost before: attach to it again."""
         await asyncio.shield(self._reading)
         beside = {name: self._end.get(name) for name in ("exit_code", "exit_reason")}
-        return ExecResult(status=self.status, stdout=self.stdout, stderr=self.stderr, **beside)
+        text = {"stdout": self.stdout, "stderr": self.stderr}
+        return ExecResult(status=self.status, **text, truncated=self.truncated, **beside)
 
     @verb
     async def disconnect(self) -> None:
@@ -151,14 +174,22 @@ class SandboxProcess:
                 message = await self._socket.receive()
                 if isinstance(message, bytes):
                     stream, data, moved = frame(message, self.cursor)
+                    self._gap = self._gap or (moved is not None and moved > len(data))
                     self.cursor += len(data) if moved is None else moved
                     self._text[stream].add(data)
                 else:
                     self._end = expected(message, "exit")
+                    self._gap = self._gap or int(self._end.get("cursor", 0)) > self.cursor
             for text in self._text.values():
                 text.add(b"", final=True)
         finally:
             self.connected = False
+
+
+def _looked_at(reading: asyncio.Task[None]) -> None:
+    """That a connection was lost is told to who waits; nobody may, and that is no fault."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def frame(message: bytes, cursor: int) -> tuple[str, bytes, int | None]:
@@ -181,14 +212,13 @@ async def started(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     timeout_seconds: float | None = None,
-    terminal: Terminal | None = None,
+    terminal: Terminal | Mapping[str, int] | None = None,
 ) -> SandboxProcess:
     """A process of its own. RefusedError when it cannot be started."""
-    size = False if terminal is None else {"cols": terminal.cols, "rows": terminal.rows}
     first = {
         "type": "start",
-        "command": command,
-        "terminal": size,
+        "command": command_text(command),
+        "terminal": terminal_size(terminal),
         "env": dict(env or {}),
         "cwd": cwd,
         "timeout_seconds": timeout_seconds,

@@ -75,9 +75,9 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         timeout_seconds: float | None = None,
-        terminal: Terminal | None = None,
+        terminal: Terminal | Mapping[str, int] | None = None,
     ) -> SandboxProcess:
-        """Start a command, and return once it has started."""
+        """Start a command, and return once it has started; in a terminal of that size, if one is given."""
         return await started(self._talk, self.id, command, env, cwd, timeout_seconds, terminal)
 
     @verb
@@ -113,13 +113,14 @@ class Sandbox:
         self,
         name: str | None = None,
         *,
+        storage_mib: int | None = None,
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         wait: bool = True,
     ) -> Sandbox:
-        """A running copy of it, whatever its state."""
+        """A running copy of it, whatever its state, which may write as much to its disk unless that is said."""
         headers = {"idempotency-key": idempotency_key} if idempotency_key else None
-        asked = {"name": name, "labels": None if labels is None else dict(labels)}
+        asked = {"name": name, "storage_mib": storage_mib, "labels": None if labels is None else dict(labels)}
         made = sandbox_from(self._talk, await self._ask("POST", "fork", asked, wait=wait, headers=headers))
         return await made.up() if wait else made
 

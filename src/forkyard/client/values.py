@@ -53,6 +53,7 @@ class SandboxFacts(_Facts):
     status: str
     vcpu_count: int
     mem_size_mib: int
+    storage_mib: int | None = None
     max_ttl_seconds: int
     idle_ttl_seconds: int | None = None
     max_concurrent_execs: int
@@ -102,13 +103,17 @@ class Listing:
 
 
 class ExecResult(_Facts):
-    """How a command in a sandbox ended: `status` is completed, failed, cancelled or timed_out."""
+    """How a command in a sandbox ended: `status` is completed, failed, cancelled or timed_out.
+
+    `truncated`: there was more output than is here, since of each stream the newest 67,108,864 characters are kept.
+    """
 
     status: str
     stdout: str
     stderr: str
     exit_code: int | None = None
     exit_reason: str | None = None
+    truncated: bool = False
 
     @property
     def ok(self) -> bool:

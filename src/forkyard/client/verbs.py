@@ -21,6 +21,7 @@ from forkyard.values import nearest
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+_END_SECONDS = 10.0
 
 
 class Background:
@@ -62,6 +63,14 @@ class Background:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
+    async def end_all(self) -> None:
+        """Cancel whatever is still done there, because the program ends; to be done there itself."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=_END_SECONDS)
+
     def forget(self) -> None:
         """In a child of a fork there is no such thread."""
         self._lock = threading.Lock()
@@ -95,6 +104,7 @@ class Verb(Generic[P, T]):
 
     def __init__(self, call: Callable[P, Coroutine[Any, Any, T]]) -> None:
         self.call = call
+        self.name = str(getattr(getattr(call, "func", call), "__name__", "it"))
         self.__doc__ = call.__doc__
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> T:
@@ -109,17 +119,28 @@ class Verb(Generic[P, T]):
         try:
             return self.call(*args, **options)
         except TypeError as err:
-            raise TypeError(_told(inspect.signature(self.call), options) or str(err)) from None
+            raise TypeError(self._told(args, options) or str(err)) from None
 
-
-def _told(signature: inspect.Signature, options: dict[str, Any]) -> str | None:
-    """Which option there is none of, and which was likely meant."""
-    unknown = next((name for name in options if name not in signature.parameters), None)
-    if unknown is None:
+    def _told(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+        """What does not fit: an option there is none of, with the one that was likely meant, or how it is called."""
+        known = inspect.signature(self.call).parameters
+        unknown = next((name for name in options if name not in known), None)
+        if unknown is not None:
+            near = nearest(unknown, known)
+            meant = f"did you mean {near!r}? " if near else ""
+            return f"there is no option {unknown!r}: {meant}There are {', '.join(known) or 'none'}"
+        try:
+            inspect.signature(self.call).bind(*args, **options)
+        except TypeError as err:
+            return f"{err}: call it as {self.usage}. {(self.__doc__ or '').partition(chr(10))[0]}"
         return None
-    near = nearest(unknown, signature.parameters)
-    meant = f"did you mean {near!r}? " if near else ""
-    return f"there is no option {unknown!r}: {meant}There are {', '.join(signature.parameters) or 'none'}"
+
+    @property
+    def usage(self) -> str:
+        """How it is called: its name and its parameters with their defaults, as `fork(name=None, *, wait=True)`."""
+        signature = inspect.signature(self.call)
+        bare = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+        return f"{self.name}{inspect.Signature(bare)}"
 
 
 class verb(Generic[S, P, T]):

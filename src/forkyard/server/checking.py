@@ -17,7 +17,7 @@ from forkyard.errors import ConfigError
 from forkyard.server.bodies import Sent, read_body
 from forkyard.server.endpoints import Call, Endpoint
 from forkyard.server.envelope import Answer, ApiError, error_body, success_body
-from forkyard.values import validation_problems
+from forkyard.server.wording import refused
 
 if TYPE_CHECKING:
     from forkyard.server.keys import Key, Keys
@@ -108,7 +108,7 @@ async def _body(endpoint: Endpoint, request: Request) -> BaseModel | None:
     try:
         return endpoint.body.model_validate_json(content, strict=True)
     except ValidationError as err:
-        raise _invalid(err, "body") from None
+        raise ApiError(400, refused(err, "the body"), "invalid_request") from None
 
 
 def _query(endpoint: Endpoint, request: Request) -> BaseModel | None:
@@ -124,10 +124,4 @@ def _query(endpoint: Endpoint, request: Request) -> BaseModel | None:
     try:
         return model.model_validate(given)
     except ValidationError as err:
-        raise _invalid(err, "query") from None
-
-
-def _invalid(error: ValidationError, where: str) -> ApiError:
-    problems = validation_problems(error, f"{where}: ")
-    more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-    return ApiError(400, "; ".join(problems[:_SHOWN]) + more, "invalid_request")
+        raise ApiError(400, refused(err, "the query"), "invalid_request") from None

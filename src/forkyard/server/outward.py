@@ -23,6 +23,7 @@ USER = "forkyard"
 _HEADER = b"proxy-authorization"
 _HEAD_LIMIT = 8192
 _CONNECT_SECONDS = 30.0
+_HERE = {"localhost", "127.0.0.1", "::1"}  # no other proxy's to reach
 _NAME = re.compile(r"[a-z0-9._:%-]{1,253}")  # what goes on to another proxy is no more than that
 
 
@@ -52,11 +53,13 @@ class Outward:
         """A connection, through the proxy that the environment of this process names, if it does. OSError."""
         if not _NAME.fullmatch(host) or not 0 < port < 1 << 16:
             raise OSError("that is no host and port")
+        if host.endswith(".localhost"):  # which not every resolver knows to be this machine
+            host = "localhost"
         given = getproxies()
         url = given.get("https") or given.get("all")
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                if url and not proxy_bypass(host):
+                if url and host not in _HERE and not proxy_bypass(host):
                     return await self._through(url if "://" in url else f"http://{url}", host, port)
                 return Stream(*await asyncio.open_connection(host, port))
         except TimeoutError:

@@ -122,7 +122,7 @@ class Door(asyncio.Protocol):
             self._refuse(b"400 Bad Request", "a CONNECT is `CONNECT host:port HTTP/1.1`, and waits for its answer")
             return
         host, port = target
-        if target in self._ways.direct or target == self._transport.get_extra_info("sockname")[:2]:
+        if self._is_own(host, port):
             if self._ways.tls:
                 self._spawn(self._unwrapped())
             else:
@@ -141,6 +141,12 @@ class Door(asyncio.Protocol):
                 "show the password in HTTPS_PROXY: `forkyard env` prints it; or name the host in NO_PROXY",
                 b'proxy-authenticate: Basic realm="forkyard"\r\n',
             )
+
+    def _is_own(self, host: str, port: int) -> bool:
+        """Whether that is this server itself: its address, or the name of a port with the server's own."""
+        own: tuple[str, int] = self._transport.get_extra_info("sockname")[:2]
+        in_zone = host.endswith(f".{self._ways.zone}") and port == own[1]
+        return (host, port) in self._ways.direct or (host, port) == own or in_zone
 
     def _say_ready(self) -> None:
         self._transport.write(b"HTTP/1.1 200 Connection established\r\n\r\n")

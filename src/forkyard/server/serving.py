@@ -15,6 +15,7 @@ from forkyard.server.hosts import is_vendor_host
 from forkyard.server.keys import Keys
 from forkyard.server.running import Sole
 from forkyard.server.state import State
+from forkyard.server.storage import default_storage_mib
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -29,8 +30,17 @@ ZONE = "forkyard.localhost"
 class Server:
     """What the parts of one server share. Made by `opened`."""
 
-    def __init__(self, home: Path, provider: Provider, disks: Disks, state: State, zone: str = ZONE) -> None:
+    def __init__(
+        self,
+        home: Path,
+        provider: Provider,
+        disks: Disks,
+        state: State,
+        zone: str = ZONE,
+        storage_mib: int | None = None,
+    ) -> None:
         self.home = home
+        self.storage_mib = default_storage_mib(home) if storage_mib is None else storage_mib
         self.zone = zone
         self.provider = provider
         self.disks = disks
@@ -66,10 +76,13 @@ class Server:
 
 
 @asynccontextmanager
-async def opened(home: Path, provider: Provider, zone: str = ZONE) -> AsyncIterator[Server]:
+async def opened(
+    home: Path, provider: Provider, zone: str = ZONE, *, storage_mib: int | None = None
+) -> AsyncIterator[Server]:
     """A server over one FORKYARD_HOME, with what its parts recovered. Raises ConfigError when another runs there.
 
     Its parts are in `forkyard.server.parts`; the provider is borrowed. `zone` is a domain in lower case.
+    `storage_mib` bounds what a sandbox writes to its disk that asks for no other bound: 0 is none, None the default.
     """
     from forkyard.disk import Disks
     from forkyard.server.parts import lifetimes
@@ -83,7 +96,7 @@ async def opened(home: Path, provider: Provider, zone: str = ZONE) -> AsyncItera
         stack.callback(state.close)
         disks = Disks(home)
         stack.push_async_callback(disks.close)
-        server = Server(home, provider, disks, state, zone)
+        server = Server(home, provider, disks, state, zone, storage_mib)
         for lifetime in lifetimes():
             await stack.enter_async_context(lifetime(server))
         yield server

@@ -91,7 +91,7 @@ def _ca(home: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
         raise ConfigError(f"{path} holds another kind of key: delete it, and the next start makes another")
     text = certificate.public_bytes(serialization.Encoding.PEM)
     replace(ca_path(home), [text], 0o644)
-    replace(trusted_path(home), [text, _system_bundle()], 0o644)
+    replace(trusted_path(home), [text, _system_bundle(trusted_path(home))], 0o644)
     return found, certificate
 
 
@@ -138,9 +138,10 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _system_bundle() -> bytes:
+def _system_bundle(ours: Path) -> bytes:
+    """What this machine trusts, and not what a shell that was pointed here does."""
     usual = ssl.get_default_verify_paths()
     for place in (usual.cafile, usual.openssl_cafile, *_SYSTEM_BUNDLES):
-        if place and Path(place).is_file():
+        if place and Path(place).is_file() and Path(place) != ours:
             return Path(place).read_bytes()
     return b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ class UrlTransport:
         self.place = place
         self._context: ssl.SSLContext | None = None
         self._http: httpx2.AsyncClient | None = None
+        self._sockets: set[ClientConnection] = set()
 
     async def request(
         self,
@@ -69,13 +71,16 @@ class UrlTransport:
             )
         except (OSError, InvalidHandshake) as err:
             raise _refused(self.place, err) from err
+        self._sockets.add(connection)
         try:
             yield _UrlSocket(connection)
         finally:
+            self._sockets.discard(connection)
             await connection.close()
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Let go of connections, web sockets among them."""
+        await asyncio.gather(*(connection.close() for connection in self._sockets), return_exceptions=True)
         if self._http is not None:
             http, self._http = self._http, None
             await http.aclose()

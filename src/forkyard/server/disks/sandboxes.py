@@ -15,7 +15,7 @@ from forkyard.server.disks.mounting import TARGET, Placed
 from forkyard.server.disks.values import SandboxMount
 from forkyard.server.envelope import ApiError, not_here
 from forkyard.server.sandboxes import Attendant, Phase
-from forkyard.values import validation_problems
+from forkyard.server.wording import refused
 
 if TYPE_CHECKING:
     from forkyard.server.sandboxes import CreateSandbox, Life, Record
@@ -92,7 +92,7 @@ def _read(given: list[dict[str, Any]]) -> list[SandboxMount]:
     try:
         mounts = [SandboxMount.model_validate(each, strict=True) for each in given]
     except ValidationError as err:
-        raise _wrong("; ".join(validation_problems(err, "mounts: "))) from None
+        raise _wrong(f"mounts: {refused(err, 'the list')}") from None
     if len({mount.disk_id for mount in mounts}) < len(mounts):
         raise _wrong("mounts: a disk can be mounted once in a sandbox")
     if len(mounts) > 1 and any(mount.path is None for mount in mounts):

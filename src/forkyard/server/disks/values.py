@@ -19,6 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from forkyard.server.bodies import Sent
+from forkyard.server.wording import Spelled
 
 DAY = 86_400
 _PERMISSIONS = 0o777
@@ -32,8 +33,9 @@ def relative(path: str) -> str:
     return path
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,100}$")]
+Name = Annotated[str, Spelled(r"^[a-zA-Z0-9_-]{1,100}$", "1 to 100 letters (a to z), digits, '-' and '_'")]
 Relative = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(relative)]
+Inside = Annotated[str, Spelled(r"^/[^\x00]{1,1023}$", "an absolute path other than /, as /mnt/data")]
 Text = Annotated[str, StringConstraints(max_length=256)]
 
 
@@ -79,7 +81,9 @@ class Storage(Request):
     type: Literal["s3", "gcs", "r2", "s3-compatible", "azure-blob"]
     bucket_name: Text = ""
     bucket_prefix: Annotated[str, StringConstraints(max_length=1024)] = ""
-    bucket_endpoint: Annotated[str, StringConstraints(max_length=1024, pattern=r"^https?://")] | None = None
+    bucket_endpoint: (
+        Annotated[str, StringConstraints(max_length=1024), Spelled(r"^https?://", "an http:// or https:// URL")] | None
+    ) = None
     bucket_region: Text | None = None
     access_key_id: Text | None = None
     secret_access_key: Annotated[str, StringConstraints(max_length=1024)] | None = Field(default=None, repr=False)
@@ -257,7 +261,7 @@ class SandboxMount(Sent):
     """A disk in a sandbox, in snake case as all of sandboxes. A sole mount is at /mnt/archil unless it has a path."""
 
     disk_id: Text
-    path: Annotated[str, StringConstraints(min_length=2, max_length=1024, pattern=r"^/")] | None = None
+    path: Inside | None = None
     subdirectory: Relative | None = None
     read_only: bool = False
     conditional: bool = False

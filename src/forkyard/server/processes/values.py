@@ -9,9 +9,9 @@ from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationErr
 from forkyard.sandbox import Terminal
 from forkyard.sandbox.values import TERMINAL_LIMIT
 from forkyard.server.envelope import ApiError
-from forkyard.values import validation_problems
+from forkyard.server.wording import Spelled, refused
 
-_Name = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
+_Name = Annotated[str, Spelled(r"^[^=\x00]+$", "the name of a variable, without '='")]
 _Cells = Annotated[int, Field(ge=1, le=TERMINAL_LIMIT)]
 
 
@@ -41,7 +41,7 @@ class Start(BaseModel):
     command: str = Field(min_length=1)
     terminal: bool | Size = False
     env: dict[_Name, str] | None = None
-    cwd: str | None = Field(None, pattern=r"^[^\x00]+$")
+    cwd: Annotated[str, Spelled(r"^[^\x00]+$", "a directory")] | None = None
     timeout_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @property
@@ -102,4 +102,4 @@ def _parsed(adapter: TypeAdapter[T], text: str) -> T:
     try:
         return adapter.validate_json(text, strict=True)
     except ValidationError as err:
-        raise ApiError(400, "; ".join(validation_problems(err, "message: ")[:5]), "invalid_message") from None
+        raise ApiError(400, refused(err, "the message"), "invalid_message") from None

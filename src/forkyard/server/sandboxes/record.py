@@ -27,6 +27,7 @@ class Record(BaseModel, frozen=True):
     parent: str | None = None  # the sandbox it was forked from
     vcpu_count: int
     mem_size_mib: int
+    storage_mib: int | None = None  # none of those that older servers made
     base_image: str
     image_id: str | None = None
     image: str  # what the provider calls the image it started from
@@ -55,9 +56,14 @@ class Record(BaseModel, frozen=True):
         return f"server-{self.sandbox_id}"
 
     @property
+    def never_was(self) -> bool:
+        """Whether nothing of it is there: it could not be made, or its disk is gone, and only the reason is kept."""
+        return self.box is None and self.phase in (Phase.FAILED, Phase.EXITED)
+
+    @property
     def limits(self) -> Limits:
         """Its shape, as bounds of a sandbox."""
-        return Limits(cpus=float(self.vcpu_count), memory_mb=self.mem_size_mib)
+        return Limits(cpus=float(self.vcpu_count), memory_mb=self.mem_size_mib, disk_mb=self.storage_mib)
 
     def spec(self, features: Set[Feature]) -> SandboxSpec:
         """How a provider with these features makes it."""
@@ -97,8 +103,9 @@ def shown(record: Record, features: Set[Feature], more: Mapping[str, Any], phase
     fields = {
         **record.model_dump(
             include={
-                "sandbox_id", "name", "vcpu_count", "mem_size_mib", "max_ttl_seconds", "idle_ttl_seconds",
-                "max_concurrent_execs", "base_image", "image_digest", "enable_service_ingress", "exit_reason", "labels",
+                "sandbox_id", "name", "vcpu_count", "mem_size_mib", "storage_mib", "max_ttl_seconds",
+                "idle_ttl_seconds", "max_concurrent_execs", "base_image", "image_digest", "enable_service_ingress",
+                "exit_reason", "labels",
             }
         ),
         "status": status_of(phase),
@@ -111,7 +118,9 @@ def shown(record: Record, features: Set[Feature], more: Mapping[str, Any], phase
         "checkpoint": record.checkpoint if phase in WITH_CHECKPOINT else None,
         "parent_id": record.parent,
         "enforced": Enforced(
-            vcpu_count=Feature.LIMIT_CPU in features, mem_size_mib=Feature.LIMIT_MEMORY in features
+            vcpu_count=Feature.LIMIT_CPU in features,
+            mem_size_mib=Feature.LIMIT_MEMORY in features,
+            storage_mib=Feature.LIMIT_DISK in features,
         ),
         **more,
     }  # fmt: skip

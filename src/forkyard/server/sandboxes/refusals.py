@@ -30,10 +30,7 @@ def conflict(what: str, record: Record) -> ApiError:
     """409: this cannot be asked of a sandbox in its phase. `what` is an action, or a participle such as "used"."""
     phase = record.phase
     why = f", because {record.exit_reason}" if phase in (Phase.EXITED, Phase.FAILED) and record.exit_reason else ""
-    if record.box is None and phase in (Phase.EXITED, Phase.FAILED):
-        mend = "it has no disk: delete it, and create another"
-    else:
-        mend = _MEND[phase]
+    mend = "it has no disk: delete it, and create another" if record.never_was else _MEND[phase]
     word = "pending a resume" if phase is Phase.RESUMING else status_of(phase)
     done = _DONE.get(what, what)
     return ApiError(409, f"sandbox {record.name!r} cannot be {done} while it is {word}{why}: {mend}", "invalid_state")

@@ -6,11 +6,12 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from forkyard.errors import EngineLost
 from forkyard.image import ensure_image
-from forkyard.sandbox import Feature, Provider, Sandbox, image_provider
+from forkyard.sandbox import BoundsDisk, Feature, Provider, Sandbox, image_provider
 from forkyard.server.envelope import ApiError
 from forkyard.server.images import Images
 from forkyard.server.sandboxes.attendants import Attendants
@@ -36,11 +37,18 @@ class Sandboxes:
     """The sandboxes of one server, by id."""
 
     def __init__(
-        self, provider: Provider, state: State, images: Images, attendants: Attendants, hold: float = HOLD
+        self,
+        provider: Provider,
+        state: State,
+        images: Images,
+        attendants: Attendants,
+        hold: float = HOLD,
+        storage_mib: int | None = None,
     ) -> None:
         self._ground = Ground(provider, state.table("sandboxes", Record), attendants, hold)
         self._state = state
         self._images = images
+        self._storage_mib = storage_mib  # of a sandbox that asks for none
         self._lives: dict[str, Life] = {}
 
     def __iter__(self) -> Iterator[Life]:
@@ -76,12 +84,13 @@ class Sandboxes:
     async def create(self, asked: CreateSandbox, *, wait: bool, made: Made) -> Life:
         """A new sandbox, which runs or soon will. Raises ApiError."""
         name = asked.name or new_name(life.record.name for life in self)
-        record = _new_record(asked, name)
+        record = _new_record(asked, name, asked.storage_mib or self._storage_mib)
         if asked.image_id is not None:
             image = self._images.ready(asked.image_id)
             record = record.model_copy(update={"image": image.source, "image_digest": image.digest or ""})
         for attendant in self._ground.attendants:
             record = record.model_copy(update=dict(await attendant.accept(asked, name)))
+        await self._clear_name(name)
         life = self._add(record, made)
         life.make(lambda: self._launched(life))
         failure = await life.held(self._ground.holds(wait))
@@ -94,8 +103,9 @@ class Sandboxes:
         """A copy of a sandbox, which runs or soon will; when that fails, none is left. Raises ApiError."""
         name = asked.name or new_name(life.record.name for life in self)
         sandbox = await source.source(asked.checkpoint)
+        await self._clear_name(name)
         child = self._add(_forked_record(source.record, asked, name), made)
-        child.make(lambda: sandbox.fork(child.record.box_name))
+        child.make(lambda: _forked(sandbox, child.record, asked.storage_mib))
         if (failure := await child.held(self._ground.hold)) is not None:
             self._discard(child)
             raise told(failure, source.record)
@@ -180,6 +190,12 @@ class Sandboxes:
             spec = attendant.spec(record, spec)
         return await provider.create(spec)
 
+    async def _clear_name(self, name: str) -> None:
+        """Forget a sandbox of that name of which nothing is there: it keeps its name from nobody."""
+        for life in self:
+            if life.record.name == name and life.record.never_was and not self.children(life):
+                await life.delete(lambda: None, partial(self._forget, life))
+
     def _add(self, record: Record, made: Made) -> Life:
         life = Life(self._ground, record)
         try:
@@ -203,7 +219,7 @@ class Sandboxes:
         self._lives.pop(life.id, None)
 
 
-def _new_record(asked: CreateSandbox, name: str) -> Record:
+def _new_record(asked: CreateSandbox, name: str, storage_mib: int | None) -> Record:
     now = time.time()
     image = asked.base_image or ("" if asked.image_id else DEFAULT_IMAGE)
     return Record(
@@ -211,6 +227,7 @@ def _new_record(asked: CreateSandbox, name: str) -> Record:
         name=name,
         base_image=image,
         image=image,
+        storage_mib=storage_mib,
         created=now,
         last_active=now,
         ports=asked.ports or [],
@@ -225,6 +242,17 @@ _AS_ASKED = {
 }  # fmt: skip
 
 
+async def _forked(source: Sandbox, record: Record, storage_mib: int | None) -> Sandbox:
+    fork = await source.fork(record.box_name)
+    if storage_mib is not None and isinstance(fork, BoundsDisk):
+        try:
+            await fork.bound_disk(storage_mib)
+        except BaseException:
+            await fork.close()
+            raise
+    return fork
+
+
 def _forked_record(source: Record, asked: ForkSandbox, name: str) -> Record:
     now = time.time()
     own: dict[str, Any] = {
@@ -233,6 +261,7 @@ def _forked_record(source: Record, asked: ForkSandbox, name: str) -> Record:
         "phase": Phase.CREATING,
         "parent": source.sandbox_id,
         "labels": {**source.labels, **asked.labels},
+        "storage_mib": asked.storage_mib or source.storage_mib,
         "created": now,
         "last_active": now,
         **dict.fromkeys(("running_at", "expires_at", "finished_at", "exit_reason", "checkpoint", "box")),

@@ -38,7 +38,9 @@ _CHANGING = (404, 409, 503)
 @asynccontextmanager
 async def lifetime(server: Server) -> AsyncIterator[None]:
     """Recover what was; at the end, bring what runs to rest."""
-    sandboxes = server.keep(Sandboxes(server.provider, server.state, server.the(Images), attendants(server)))
+    images, others = server.the(Images), attendants(server)
+    bound = server.storage_mib or None
+    sandboxes = server.keep(Sandboxes(server.provider, server.state, images, others, storage_mib=bound))
     await sandboxes.recover()
     try:
         yield

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_
 
 from forkyard.sandbox import ARGUMENT_LIMIT
 from forkyard.server.bodies import Sent
+from forkyard.server.wording import Spelled
 
 MAX_TTL = 86_400
 DEFAULT_IMAGE = "node:24-bookworm"
@@ -29,11 +30,25 @@ def _size(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
-LabelValue = Annotated[str, StringConstraints(max_length=255, pattern=r"^[ -~]*$")]
+Name = Annotated[
+    str,
+    Spelled(
+        r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        "1 to 63 lower-case letters (a to z), digits and '-', which neither begins nor ends it",
+    ),
+]
+LabelKey = Annotated[
+    str,
+    Spelled(
+        r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$",
+        "a key of 1 to 63 letters (a to z), digits, '.', '_', '/' and '-', a letter or digit first",
+    ),
+]
+LabelValue = Annotated[str, Spelled(r"^[ -~]{0,255}$", "at most 255 characters of printable ASCII")]
+_Image = Annotated[str, Spelled(r"^[!-~]{1,512}$", "the name of an image, as python:3.13, without blanks")]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
 Env = Annotated[dict[str, str], AfterValidator(_environment)]
+Storage = Annotated[int, Field(ge=16, le=1 << 24)]
 Lifetime = Annotated[int, Field(ge=60, le=MAX_TTL)]
 IdleTime = Annotated[int, Field(ge=0, le=MAX_TTL)]
 
@@ -44,7 +59,8 @@ class CreateSandbox(Sent):
     name: Name | None = None
     vcpu_count: int = Field(default=1, ge=1, le=32)
     mem_size_mib: int = Field(default=2048, ge=256, le=65_536)
-    base_image: Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[!-~]+$")] | None = None
+    storage_mib: Storage | None = None
+    base_image: _Image | None = None
     image_id: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
     env: Env = {}
     max_ttl_seconds: Lifetime = MAX_TTL
@@ -75,6 +91,7 @@ class ForkSandbox(Sent):
     name: Name | None = None
     checkpoint: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
     labels: Labels = {}
+    storage_mib: Storage | None = None
 
 
 class TimeoutSandbox(Sent):
@@ -126,6 +143,7 @@ class Enforced(BaseModel):
 
     vcpu_count: bool
     mem_size_mib: bool
+    storage_mib: bool
 
 
 class SandboxObject(BaseModel):
@@ -138,6 +156,7 @@ class SandboxObject(BaseModel):
     ]
     vcpu_count: int
     mem_size_mib: int
+    storage_mib: int | None = None
     max_ttl_seconds: int
     idle_ttl_seconds: int
     max_concurrent_execs: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -13,11 +13,12 @@ from forkyard.server.envelope import Answer, ApiError, not_here
 from forkyard.server.keys import Key
 from forkyard.server.paging import LIMIT, page
 from forkyard.server.state import TakenError
+from forkyard.server.wording import Spelled
 
 if TYPE_CHECKING:
     from forkyard.server.serving import Server
 
-_NAME = r"^[^\x00-\x1f\x7f]{1,100}$"
+_NAME = Spelled(r"^[^\x00-\x1f\x7f]{1,100}$", "1 to 100 characters, none of them a control character")
 
 
 class TokenQuery(BaseModel):
@@ -30,7 +31,7 @@ class TokenQuery(BaseModel):
 class TokenRequest(BaseModel):
     """A key to make."""
 
-    name: str = Field(pattern=_NAME)
+    name: Annotated[str, _NAME]
     description: str = Field("", max_length=1000)
     permissions: list[str] | None = Field(None, description="Not offered: every key may do everything.")
 

@@ -47,6 +47,21 @@ async def test_memory_that_ran_out_under_a_command_that_ended_well_is_on_the_lin
     assert trace.info["limits_hit"] == ["oom"]
 
 
+class Rough(Bounded):
+    """Its set-up runs into the bound of its memory, and goes on."""
+
+    async def setup(self, runtime: vf.Sandbox) -> None:
+        await runtime.run("head -c 400M /dev/zero | tail > /dev/null; true")
+
+
+async def test_what_was_run_into_before_the_agent_came_is_not_said_of_it(local: LocalProvider) -> None:
+    if Feature.LIMIT_MEMORY not in local.features:
+        pytest.skip("memory has no bounds here")
+    task = Rough(vf.TaskData(name="t", prompt="Wait.", resources=TaskResources(memory=64 / 1024)))
+    (trace,) = (await play(SingleAgentEnv(), task, {"agent": seat(local, Acts({"content": "done"}))})).traces
+    assert trace.reward == 1.0 and "limits_hit" not in trace.info
+
+
 @pytest.mark.parametrize(
     ("limit", "resources", "words"),
     [

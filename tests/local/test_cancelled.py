@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,17 @@ def test_without_descriptors_some_are_refused_and_the_others_live(tmp_path: Path
     command = [sys.executable, "-c", textwrap.dedent(FEW_FILES), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.stdout.split() == ["40", "True", "True", "works", "works"], done.stderr[-2000:]
+
+
+async def test_a_host_image_whose_making_was_cancelled_is_made_by_who_comes_next(tmp_path: Path) -> None:
+    async with LocalProvider(tmp_path) as local:
+        for moment in range(12):
+            making = asyncio.create_task(local.create(SandboxSpec(image="host")))
+            done, _ = await asyncio.wait([making], timeout=moment / 50)
+            making.cancel()
+            with suppress(asyncio.CancelledError):
+                await (await making).close()
+            if done:
+                break
+        box = await local.create(SandboxSpec(image="host"))
+        assert (await box.run("echo up")).stdout == "up\n"

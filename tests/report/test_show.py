@@ -232,6 +232,10 @@ def test_a_rollout_is_named_by_number_id_or_slot(tmp_path: Path) -> None:
     assert (places("t#0"), places("t #0"), places("x#1#4")) == ([1, 2], [1, 2], [3])
     with pytest.raises(ConfigError, match="'a' begins 2 ids"):
         named(path, "a", ALL)
+    twice = written(tmp_path / "b.jsonl", first, first)
+    assert [(place, record["id"]) for place, record in named(twice, "a1", ALL)] == [(1, first.id), (2, first.id)]
+    with pytest.raises(ConfigError, match="leave rollout '1' out: it is one of those with status SCORED"):
+        named(path, "1", Choice(status=Status.BUDGET))
     for unknown in ("4", "", "t", "t#1", "t#9999999999999", "b"):
         with pytest.raises(ConfigError, match="no rollout"):
             named(path, unknown, ALL)

@@ -55,7 +55,17 @@ def plan_of(tmp_path: Path, **fields: Any) -> Plan:
     return Plan(**{**given, **fields, "agent": agent})
 
 
-OF_AN_AGENT = {"harness", "options", "provider", "model", "sampling", "max_turns", "agent_timeout", "verifier"}
+OF_AN_AGENT = {
+    "budget",
+    "harness",
+    "options",
+    "provider",
+    "model",
+    "sampling",
+    "max_turns",
+    "agent_timeout",
+    "verifier",
+}
 
 
 def agent_of(

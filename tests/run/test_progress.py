@@ -45,6 +45,10 @@ def record(task: str = "calc", **fields: Any) -> dict[str, Any]:
             {"steps": 1, "info": {"earlier_attempts": [{"of": "episode"}]}},
             "calc #0: reward 1.00 in 1 step (the last of 2 attempts)",
         ),
+        (
+            {"steps": 1, "info": {"earlier_attempts": [{"of": "episode"}], "regraded_from": "another's"}},
+            "calc #0: reward 1.00 in 1 step",
+        ),
         ({"task": HOSTILE}, "\\x1b]0;x\\x07\\x1b[2J #0: reward 1.00 in 0 steps"),
         ({"status": "SCORING_ERROR", "reason": HOSTILE}, "calc #0: SCORING_ERROR: \\x1b]0;x\\x07\\x1b[2J"),
     ],

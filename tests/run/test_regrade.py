@@ -247,7 +247,7 @@ async def test_statuses_and_tasks_choose_and_mistakes_are_named(tmp_path: Path, 
     ):
         with pytest.raises(ConfigError, match=said):
             await again(tmp_path, home, source, run="none", **fields)
-    with pytest.raises(ConfigError, match="grade that again"):
+    with pytest.raises(ConfigError, match=f"was graded again from {source}: grade {source} again"):
         await again(tmp_path, home, tmp_path / "runs" / "again", run="none")
     assert not (tmp_path / "runs" / "none").exists()
 
@@ -421,7 +421,7 @@ async def test_an_isolated_verifier_s_work_is_verified_again(tmp_path: Path, hom
     ("change", "said"),
     [
         ({"provider": "docker"}, "it was played on the provider docker, and the run's is local"),
-        ({"calls": [{"purpose": "judge"}]}, "a judge graded it"),
+        ({"calls": [{"purpose": "judge"}]}, "judges grade it"),
         ({"status": "CANCELLED"}, "it ended as CANCELLED and was never graded"),
         ({"verifier": {}, "reason": "the harness failed"}, "it was never graded .the harness failed."),
         ({"id": "0" * 32}, "its disk was pruned, or never kept"),
@@ -453,7 +453,7 @@ async def test_g3_a_task_that_has_steps_or_asks_a_model_by_now_is_refused(tmp_pa
     toml = task / "task.toml"
     before = toml.read_text()
     toml.write_text(before + '[verifier.env]\nKEY = "${OPENAI_API_KEY}"\n')
-    with pytest.raises(ConfigError, match="a judge graded it"):
+    with pytest.raises(ConfigError, match="judges grade it"):
         await again(tmp_path, home, source)
     (task / "steps" / "one").mkdir(parents=True)
     (task / "steps" / "one" / "instruction.md").write_text("Do it.\n")
@@ -481,9 +481,9 @@ async def test_what_a_judge_graded_is_graded_again_once_somebody_asks_for_it(
     prices.write_text('[[price]]\nmodel = "judge-1"\ninput = 1000.0\noutput = 1000.0\n')
     async with playing(reply("0.25"), reply("0.75")) as upstream:
         source = await played(tmp_path, home, base_url=upstream.url, prices=prices)
-        with pytest.raises(ConfigError, match="a judge graded it: .*; --ask-judges does so"):
+        with pytest.raises(ConfigError, match="judges grade it: .*; --ask-judges does so"):
             await again(tmp_path, home, source)
-        wanted = Regrade(source=source, out=tmp_path / "runs", run="asked", asking={"budget_usd": 1.0})
+        wanted = Regrade(source=source, out=tmp_path / "runs", run="asked", model_settings={"budget_usd": 1.0})
         plan, notes = await check_regrade(wanted, provider=LocalProvider(home))
         assert (plan.regraded, notes, len(upstream.asked)) == ({"t/a": (0,)}, (), 1)
         assert not plan.place.exists()

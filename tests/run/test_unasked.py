@@ -66,11 +66,24 @@ async def test_what_was_refused_a_judge_is_played_again_once_its_price_is_known(
         (line(), True),
         (line("an-invention"), False),
         (line(refused=None), True),
+        (line(refused="no_upstream"), True),
+        (line(refused="rollout_stopped"), False),
+        (line(refused="of another version"), False),
         (line(status="SCORED"), False),
         (line(errors=[{"type": "task"}]), False),
         (line(calls=None, errors=None), False),
     ],
-    ids=["priced now", "no price yet", "another key may do", "scored", "another error", "nothing is known"],
+    ids=[
+        "priced now",
+        "no price yet",
+        "another key may do",
+        "somebody can be asked",
+        "over a budget",
+        "who knows",
+        "scored",
+        "another error",
+        "nothing is known",
+    ],
 )
 def test_lines_of_refused_judges_are_played_again_if_what_lacked_is_there(
     record: dict[str, Any], again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 import forkyard.report as reports
-from forkyard.cli.options import option
+from forkyard.cli.options import OfTask, option
 from forkyard.cli.output import complain
 from forkyard.cli.report import at
 from forkyard.errors import ConfigError
@@ -31,7 +31,7 @@ def export(
     out: Annotated[
         Path | None, option("-o", "--out", metavar="FILE", help="Write to this file. [standard output]")
     ] = None,
-    task: Annotated[str | None, option("--task", metavar="NAME", help="Only the rollouts of this task.")] = None,
+    task: OfTask = None,
     status: Annotated[Status, option("--status", help="Only rollouts that ended like this.")] = Status.SCORED,
     min_reward: Annotated[
         float | None, option("--min-reward", metavar="REWARD", help="Only rollouts that earned at least this.")

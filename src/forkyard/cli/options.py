@@ -34,6 +34,10 @@ Provider = Annotated[str, option("-e", "--provider", metavar="PROVIDER", help="W
 Prices = Annotated[
     Path | None, option("--prices", metavar="FILE", help="A TOML table of prices, before the one that comes along.")
 ]
+Concurrent = Annotated[int, option("-n", "--concurrent", metavar="N", min=1, help="Rollouts at work at once.")]
+OfTask = Annotated[str | None, option("--task", metavar="NAME", help="Only the rollouts of this task.")]
+Quiet = Annotated[bool, option("-q", "--quiet", help="Print nothing but errors (and --json).")]
+ReportAsJson = Annotated[bool, option("--json", help="Print the report as JSON and nothing else on standard output.")]
 Upstreams = Annotated[
     Path | None, option("--upstreams", metavar="FILE", help="A TOML table of endpoints, in place of these two.")
 ]
@@ -68,12 +72,26 @@ def share(value: float | None) -> float | None:
     return value
 
 
+FailUnder = Annotated[
+    float | None,
+    option(
+        "--fail-under",
+        metavar="X",
+        callback=share,
+        help="Exit 3 when the mean reward is below; a rollout without one counts as 0.",
+    ),
+]
 BudgetUsd = Annotated[
     float | None, option("--budget-usd", metavar="USD", callback=positive, help="What all models together may cost.")
 ]
 
 
-def asked(**said: Any) -> dict[str, Any]:
+def model_settings(**said: Any) -> dict[str, Any]:
     """What was said of where and how models are asked, as fields of a plan; what was not said is left out."""
     told = pairs(said.pop("ve") or (), "--ve")
     return {name: value for name, value in (*said.items(), ("verifier_env", told or None)) if value is not None}
+
+
+def flag_of(parameter: str) -> str:
+    """How a parameter of a command is said."""
+    return {"paths": "PATH", "name": "--run", "verifier_env": "--ve"}.get(parameter, f"--{parameter.replace('_', '-')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,19 +62,23 @@ def foretold(plan: Plan, json: bool, *, clean: bool = False) -> int:
     options = {key: value for key, value in plan.env_config.items() if key not in env.agents}
     at_once = plan.planned if plan.concurrent is None else min(plan.concurrent, plan.planned)
     rows = {
-        "run": f"{plan.run}, to be kept in {plan.place}",
         "tasks": f"{len(plan.tasks)}: {first_names(list(plan.tasks))}",
         "env": f"{plan.env} {_written(options)}".rstrip(),
         **{name: _agent(config) for name, config in agent_configs(plan, env).items()},
         "to play": f"{counted(plan.planned, plan.unit)}, {plan.samples} of each task, {at_once} at once",
     }
-    if plan.budget_usd is not None:
-        rows["budget"] = f"{plan.budget_usd:g} USD"
-    for name, value in rows.items():
+    notes = grouped((note, name) for name, task in plan.tasks.items() for note in task.notes)
+    return print_foretold(plan, rows, notes, "nothing is wrong, and nothing was played")
+
+
+def print_foretold(plan: Plan, rows: Mapping[str, str], notes: Sequence[str], nothing: str) -> int:
+    """Print what a plan would do: its run, these rows, its budget, the notes, and that `nothing` was done."""
+    budget = {} if plan.budget_usd is None else {"budget": f"{plan.budget_usd:g} USD"}
+    for name, value in {"run": f"{plan.run}, to be kept in {plan.place}", **rows, **budget}.items():
         say(f"{name:<10} {one_line(value)}")
-    for note in grouped((note, name) for name, task in plan.tasks.items() for note in task.notes):
+    for note in notes:
         say(f"note: {note}")
-    say("nothing is wrong, and nothing was played; --json prints the whole plan")
+    say(f"{nothing}; --json prints the whole plan")
     return 0
 
 

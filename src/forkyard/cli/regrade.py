@@ -10,16 +10,29 @@ from typing import Annotated, Literal
 import typer
 
 import forkyard.run as runs
-from forkyard.cli.options import BaseUrl, BudgetUsd, Prices, Upstreams, VerifierEnv, asked, option
+from forkyard.cli.options import (
+    BaseUrl,
+    BudgetUsd,
+    Concurrent,
+    OfTask,
+    Prices,
+    Quiet,
+    ReportAsJson,
+    Upstreams,
+    VerifierEnv,
+    flag_of,
+    model_settings,
+    option,
+)
 from forkyard.cli.output import complain, say
-from forkyard.cli.playing import Telling, told
+from forkyard.cli.playing import Telling, print_foretold, told
 from forkyard.trace import Status
-from forkyard.values import counted, first_names, one_line
+from forkyard.values import counted, first_names
 
 
 def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is told of them
     source: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run to grade again.")],
-    task: Annotated[str | None, option("--task", metavar="NAME", help="Only the rollouts of this task.")] = None,
+    task: OfTask = None,
     tests: Annotated[
         Path | None, option("--tests", metavar="DIR", help="Grade by this directory in place of the task's tests/.")
     ] = None,
@@ -27,7 +40,7 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
     verifier: Annotated[
         Literal["forked", "separate"] | None, option(help="Where to grade, in place of where it was done before.")
     ] = None,
-    concurrent: Annotated[int, option("-n", "--concurrent", metavar="N", min=1, help="Rollouts at work at once.")] = 4,
+    concurrent: Concurrent = 4,
     out: Annotated[
         Path, option("-o", "--out", metavar="DIR", help="The directory that run directories go into.")
     ] = Path("runs"),
@@ -45,13 +58,11 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
     name: Annotated[
         str | None, option("--run", metavar="NAME", help="The new run's name. [RUN--regrade--8 hex digits]")
     ] = None,
-    json: Annotated[
-        bool, option("--json", help="Print the report as JSON and nothing else on standard output.")
-    ] = False,
+    json: ReportAsJson = False,
     dry_run: Annotated[
         bool, option("--dry-run", help="Say what could be graded again, and why the rest could not; grade nothing.")
     ] = False,
-    quiet: Annotated[bool, option("-q", "--quiet", help="Print nothing but errors (and --json).")] = False,
+    quiet: Quiet = False,
 ) -> int:
     """Grade the rollouts of a run again, by its tasks as they are now. No agent is played.
 
@@ -61,7 +72,7 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
     Where and how models are asked is as in that run, unless it is said otherwise: --base-url, --api-key-env,
     --upstreams, --prices, --ve. The run's budget is a new one.
     """
-    asking = asked(
+    settings = model_settings(
         base_url=base_url,
         api_key_env=api_key_env,
         upstreams=upstreams,
@@ -69,8 +80,8 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
         budget_usd=budget_usd,
         ve=ve,
     )
-    if asking and not ask_judges:
-        said = ", ".join({"verifier_env": "--ve"}.get(key, f"--{key.replace('_', '-')}") for key in asking)
+    if settings and not ask_judges:
+        said = ", ".join(map(flag_of, settings))
         raise typer.BadParameter("it says how judges are asked, and none is: add --ask-judges", param_hint=said)
     wanted = runs.Regrade(
         source=source,
@@ -81,7 +92,7 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
         status=status,
         verifier=verifier,
         concurrent=concurrent,
-        asking=asking if ask_judges else None,
+        model_settings=settings if ask_judges else None,
     )
     if dry_run:
         return _foretold(wanted, json)
@@ -98,15 +109,7 @@ def _foretold(wanted: runs.Regrade, json: bool) -> int:
     rollouts = [f"{task} #{sample}" for task, samples in plan.regraded.items() for sample in samples]
     tasks = counted(len(plan.tasks), "task")
     rows = {
-        "run": f"{plan.run}, to be kept in {plan.place}",
         "source": str(plan.source),
         "to grade": f"{counted(plan.planned, plan.unit)} of {tasks}: {first_names(rollouts)}",
     }
-    if plan.budget_usd is not None:
-        rows["budget"] = f"{plan.budget_usd:g} USD"
-    for name, value in rows.items():
-        say(f"{name:<10} {one_line(value)}")
-    for note in notes:
-        say(f"note: {note}")
-    say("nothing was graded; --json prints the whole plan")
-    return 0
+    return print_foretold(plan, rows, notes, "nothing was graded")

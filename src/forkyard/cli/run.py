@@ -13,16 +13,20 @@ from forkyard.cli.dotted.beside import WithTable, said_beside
 from forkyard.cli.options import (
     BaseUrl,
     BudgetUsd,
+    Concurrent,
+    FailUnder,
     KeyVariable,
     Prices,
     Provider,
+    Quiet,
+    ReportAsJson,
     Upstreams,
     VerifierEnv,
-    asked,
+    flag_of,
+    model_settings,
     option,
     pairs,
     positive,
-    share,
 )
 from forkyard.cli.playing import Telling, foretold, told
 from forkyard.env.config import SamplingConfig
@@ -33,10 +37,7 @@ from forkyard.sandbox.registry import DEFAULT_PROVIDER
 from forkyard.task.registry import is_path
 from forkyard.trace import SINGLE_AGENT
 
-Json = Annotated[bool, option("--json", help="Print the report as JSON and nothing else on standard output.")]
 AGENTS = ", ".join(HARNESSES)
-FAIL_UNDER = "Exit 3 when the mean reward is below; a rollout without one counts as 0."
-QuietFlag = Annotated[bool, option("-q", "--quiet", help="Print nothing but errors (and --json).")]
 
 
 class WithSampling(WithTable):
@@ -76,7 +77,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         str | None, option("-m", "--model", metavar="MODEL", help="The model's name at its endpoint.")
     ] = None,
     samples: Annotated[int, option("-k", "--samples", metavar="N", min=1, help="Rollouts of each task.")] = 1,
-    concurrent: Annotated[int, option("-n", "--concurrent", metavar="N", min=1, help="Rollouts at work at once.")] = 4,
+    concurrent: Concurrent = 4,
     provider: Provider = DEFAULT_PROVIDER,
     verifier: Annotated[
         Literal["shared", "forked", "separate"] | None, option(help="Where to grade, in place of what the tasks say.")
@@ -95,7 +96,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     resume: Annotated[
         Path | None, option("--resume", metavar="RUN_DIR", help="Go on with a run, as `forkyard resume` does.")
     ] = None,
-    json: Json = False,
+    json: ReportAsJson = False,
     ak: Annotated[
         list[str] | None, option("--ak", metavar="KEY=VALUE", help="An option of the harness; repeatable.")
     ] = None,
@@ -118,14 +119,11 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
     budget_usd: BudgetUsd = None,
     prices: Prices = None,
     limit: Annotated[int | None, option("-l", "--limit", metavar="N", min=1, help="Play only the first tasks.")] = None,
-    fail_under: Annotated[
-        float | None,
-        option("--fail-under", metavar="X", callback=share, help=FAIL_UNDER),
-    ] = None,
+    fail_under: FailUnder = None,
     dry_run: Annotated[
         bool, option("--dry-run", help="Check everything and say what would be played; --json prints the plan.")
     ] = False,
-    quiet: QuietFlag = False,
+    quiet: Quiet = False,
 ) -> int:
     """Play tasks, grade what comes out, and write one line for each rollout.
 
@@ -170,7 +168,7 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
         retries=retries,
         limit=limit,
         env=env,
-        **asked(
+        **model_settings(
             base_url=base_url,
             api_key_env=api_key_env,
             upstreams=upstreams,
@@ -184,11 +182,8 @@ def run(  # noqa: PLR0913 - one parameter for each option is how typer is told o
 
 def resume(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run that was begun.")],
-    json: Json = False,
-    fail_under: Annotated[
-        float | None,
-        option("--fail-under", metavar="X", callback=share, help=FAIL_UNDER),
-    ] = None,
+    json: ReportAsJson = False,
+    fail_under: FailUnder = None,
     budget_usd: Annotated[
         float | None,
         option("--budget-usd", metavar="USD", callback=positive, help="In place of the run's; what is spent counts."),
@@ -197,7 +192,7 @@ def resume(
         Path | None,
         option("--prices", metavar="FILE", help="In place of the run's; see `forkyard run`."),
     ] = None,
-    quiet: QuietFlag = False,
+    quiet: Quiet = False,
 ) -> int:
     """Go on with a run: play what has no line yet, and again what ended in an infrastructure failure.
 
@@ -232,5 +227,6 @@ def _refuse_beside_resume(context: typer.Context) -> None:
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in may_change and source is not None and source.name == "COMMANDLINE":
-            what = {"paths": "PATH", "name": "--run"}.get(name, f"--{name.replace('_', '-')}")
-            raise typer.BadParameter(f"leave {what} out: the run goes on as it was planned", param_hint="--resume")
+            raise typer.BadParameter(
+                f"leave {flag_of(name)} out: the run goes on as it was planned", param_hint="--resume"
+            )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import forkyard.report as reports
-from forkyard.cli.options import option
+from forkyard.cli.options import OfTask, option
 from forkyard.cli.output import say
 from forkyard.cli.report import at
 from forkyard.trace import Status
@@ -21,7 +21,7 @@ def show(
         str | None,
         typer.Argument(metavar="ROLLOUT", help="Its number, its id or the beginning of that, or TASK#SAMPLE."),
     ] = None,
-    task: Annotated[str | None, option("--task", metavar="NAME", help="Only the rollouts of this task.")] = None,
+    task: OfTask = None,
     status: Annotated[Status | None, option("--status", help="Only rollouts that ended like this.")] = None,
     failed: Annotated[bool, option("--failed", help="Only those that have no reward, or one below 1.")] = False,
     full: Annotated[bool, option("--full", help="Fold and cut nothing.")] = False,

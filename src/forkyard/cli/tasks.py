@@ -15,7 +15,7 @@ from forkyard.cli.options import (
     Provider,
     Upstreams,
     VerifierEnv,
-    asked,
+    model_settings,
     option,
 )
 from forkyard.cli.output import say
@@ -77,7 +77,7 @@ def check(  # noqa: PLR0913 - one parameter for each option is how typer is told
         check_tasks,
     )
 
-    asking = asked(
+    settings = model_settings(
         base_url=base_url,
         api_key_env=api_key_env,
         upstreams=upstreams,
@@ -85,5 +85,5 @@ def check(  # noqa: PLR0913 - one parameter for each option is how typer is told
         budget_usd=budget_usd,
         ve=ve,
     )
-    wanted = Wanted(tuple(select or ()), tuple(ignore or ()), static, repeat, provider, base, asking)
+    wanted = Wanted(tuple(select or ()), tuple(ignore or ()), static, repeat, provider, base, settings)
     return check_tasks(paths, wanted, as_json)

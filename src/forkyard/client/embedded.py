@@ -43,7 +43,9 @@ class EmbeddedTransport:
         from forkyard.server.main import application
         from forkyard.server.serving import opened
 
-        logging.getLogger("forkyard.server").addHandler(logging.NullHandler())  # whoever wants it adds another
+        log = logging.getLogger("forkyard.server")
+        if not log.handlers:  # else what it tells would go to standard error; whoever wants it adds another
+            log.addHandler(logging.NullHandler())
         async with AsyncExitStack() as stack:
             provider = await stack.enter_async_context(LocalProvider(home))
             try:

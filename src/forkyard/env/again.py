@@ -9,7 +9,7 @@ from pathlib import Path
 
 from forkyard.env.boxes import seated_task
 from forkyard.env.episode import Episode
-from forkyard.env.judges import JudgeRoutes, judges_money
+from forkyard.env.judges import judges_money, judging
 from forkyard.env.phases import grading_of, let_go, note_visits, on_record
 from forkyard.env.seat import OnPhase, Seat
 from forkyard.errors import SandboxError, boundary
@@ -60,7 +60,6 @@ async def grade_again(
 async def _grade(seat: Seat, task: Task, left: Left) -> None:
     opened: list[Sandbox] = []
     touched = False
-    judges = None if seat.gateway is None else JudgeRoutes(seat.gateway, left.trace, seat.model, judges_money(seat))
 
     async def end() -> None:
         while opened:
@@ -68,18 +67,17 @@ async def _grade(seat: Seat, task: Task, left: Left) -> None:
             await let_go(left.trace, opened.pop())
 
     try:
-        with on_record(left.trace, lambda: touched):
-            graded_at = replace(seat, verifier=left.mode)
-            grading = await grading_of(graded_at, task, left.trace, left.mode, end, judges=judges)
-            if isinstance(left.what, Path):
-                with boundary(SandboxError, "what was collected"):
-                    collected = await asyncio.to_thread(read_collected, left.what)
-                await graded_again(replace(grading, mode="separate"), left.trace, collected)
-            else:
-                opened.append(await left.what())  # nothing of the agent's runs yet: a failure so far is the machine's
-                touched = True
-                await graded(grading, left.trace, opened[-1])
+        async with judging(seat.gateway, left.trace, seat.model, judges_money(seat)) as judges:
+            with on_record(left.trace, lambda: touched):
+                graded_at = replace(seat, verifier=left.mode)
+                grading = await grading_of(graded_at, task, left.trace, left.mode, end, judges=judges)
+                if isinstance(left.what, Path):
+                    with boundary(SandboxError, "what was collected"):
+                        collected = await asyncio.to_thread(read_collected, left.what)
+                    await graded_again(replace(grading, mode="separate"), left.trace, collected)
+                else:
+                    opened.append(await left.what())  # nothing of the agent's runs yet: so far it is the machine's
+                    touched = True
+                    await graded(grading, left.trace, opened[-1])
     finally:
-        if judges is not None:
-            await judges.close()
         await end()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from forkyard.errors import TaskError
@@ -23,6 +24,21 @@ def judges_money(seat: Seat) -> float | None:
     return None if seat.budget is None else seat.budget.usd
 
 
+@asynccontextmanager
+async def judging(
+    gateway: Gateway | None, trace: Trace, model: str | None, agents_usd: float | None, spent: float = 0.0
+) -> AsyncIterator[JudgeRoutes | None]:
+    """The routes of one rollout's judges, which are closed at the end; None where nobody can be asked."""
+    if gateway is None:
+        yield None
+        return
+    judges = JudgeRoutes(gateway, trace, model, agents_usd, spent)
+    try:
+        yield judges
+    finally:
+        await judges.close()
+
+
 class JudgeRoutes:
     """One rollout's routes for judges, each opened when it is first asked for. An `Ask`; `serve` is a `Serve`.
 
@@ -31,7 +47,7 @@ class JudgeRoutes:
     """
 
     def __init__(
-        self, gateway: Gateway, trace: Trace, model: str | None, agents_usd: float | None = None, spent: float = 0.0
+        self, gateway: Gateway, trace: Trace, model: str | None, agents_usd: float | None, spent: float = 0.0
     ) -> None:
         self._gateway, self._trace, self._model = gateway, trace, model
         self._most_usd = max(0.0, (MOST_USD if agents_usd is None else min(agents_usd, MOST_USD)) - spent)
@@ -56,11 +72,13 @@ class JudgeRoutes:
 
     async def close(self) -> None:
         """Let nothing more through; what was spent goes on the record."""
-        if self._unpriced is not None:
-            await self._unpriced.close()
-        if self._paid is not None:
-            await self._paid.close()
-            self._trace.verifier["judge_cost_usd"] = self._paid.admission.spent.usd
+        try:
+            if self._unpriced is not None:
+                await self._unpriced.close()
+        finally:
+            if self._paid is not None:
+                await self._paid.close()
+                self._trace.verifier["judge_cost_usd"] = self._paid.admission.spent.usd
 
     def _paying(self) -> Route:
         from forkyard.gateway import Budget

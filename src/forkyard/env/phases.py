@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -12,7 +12,7 @@ from forkyard.env.judges import JudgeRoutes
 from forkyard.env.seat import Seat
 from forkyard.errors import ForkyardError
 from forkyard.grade import Grading, closed, settle_failure, unknown
-from forkyard.sandbox import Sandbox, TellsLimits
+from forkyard.sandbox import EndedBy, Sandbox, TellsLimits
 from forkyard.task import Task, VerifierMode
 from forkyard.trace import Timing, Trace
 
@@ -71,10 +71,21 @@ def note_visits(trace: Trace, sandbox: Sandbox) -> None:
         trace.info["network"] = [asdict(visit) for visit in visits]
 
 
-def note_limits(trace: Trace, sandbox: Sandbox | None) -> None:
-    """Keep on the record which limits of its sandbox the agent ran into, also by commands it went on after."""
-    if isinstance(sandbox, TellsLimits) and (hit := sandbox.limits_hit()):
-        trace.info["limits_hit"] = sorted({*trace.info.get("limits_hit", ()), *hit})
+@contextmanager
+def limits_noted(trace: Trace, sandbox: Sandbox | None) -> Iterator[None]:
+    """Keep on the record which limits of its sandbox were hit meanwhile, also by commands the agent went on after."""
+    hits: Callable[[], Mapping[EndedBy, int]] = sandbox.limits_hit if isinstance(sandbox, TellsLimits) else dict
+    before = hits()
+    try:
+        yield
+    finally:
+        note_limits(trace, [limit for limit, times in hits().items() if times > before.get(limit, 0)])
+
+
+def note_limits(trace: Trace, hit: Iterable[str]) -> None:
+    """Keep on the record that these limits, too, were hit."""
+    if known := {*trace.info.get("limits_hit", ()), *hit}:
+        trace.info["limits_hit"] = sorted(known)
 
 
 async def let_go(trace: Trace, sandbox: Sandbox) -> None:

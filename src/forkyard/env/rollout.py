@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forkyard.env.boxes import image_of, opened, seated_task, working_directory
-from forkyard.env.judges import JudgeRoutes, judges_money
+from forkyard.env.judges import JudgeRoutes, judges_money, judging
 from forkyard.env.loan import Loan
-from forkyard.env.phases import grading_of, let_go, note_limits, note_visits, on_record, timed
+from forkyard.env.phases import grading_of, let_go, limits_noted, note_visits, on_record, timed
 from forkyard.env.seat import OnPhase, Seat, grading_mode
 from forkyard.errors import (
     EngineLost,
@@ -119,11 +119,8 @@ class Rollout:
             self._acted = self._touched = True
             if self._loan is not None:
                 self._loan.touched = True
-            try:
-                with timed(self.trace.timing, "agent_ms"):
-                    await self._launch()
-            finally:
-                note_limits(self.trace, self._sandbox)
+            with timed(self.trace.timing, "agent_ms"), limits_noted(self.trace, self._sandbox):
+                await self._launch()
 
     async def finish(self) -> None:
         """End the agent's part: seal, finalize, collect, grade. What is settled already is not graded."""
@@ -292,12 +289,8 @@ class Rollout:
     async def _grade(self) -> None:
         seat = self.seat
         usd, spent = self._judges_money()
-        judges = None if seat.gateway is None else JudgeRoutes(seat.gateway, self.trace, seat.model, usd, spent)
-        try:
+        async with judging(seat.gateway, self.trace, seat.model, usd, spent) as judges:
             await graded(await self._grading(grading_mode(seat, self.task), judges), self.trace, self._running)
-        finally:
-            if judges is not None:
-                await judges.close()
 
     async def _grading(self, mode: VerifierMode, judges: JudgeRoutes | None = None) -> Grading:
         lent = self._loan is not None

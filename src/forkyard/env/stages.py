@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forkyard.env.loan import Loan
-from forkyard.env.phases import let_go
+from forkyard.env.phases import let_go, note_limits
 from forkyard.env.rollout import Rollout
 from forkyard.env.seat import Seat, grading_mode
 from forkyard.sandbox import Feature, Sandbox
@@ -137,8 +137,7 @@ def _take_over(whole: Trace, stage: Trace) -> None:
     whole.calls.extend(stage.calls)
     whole.steps, whole.cost_usd = stage.steps, stage.cost_usd
     whole.errors.extend(stage.errors)
-    if hit := stage.info.get("limits_hit"):
-        whole.info["limits_hit"] = sorted({*whole.info.get("limits_hit", ()), *hit})
+    note_limits(whole, stage.info.get("limits_hit", ()))
     whole.is_timeout = whole.is_timeout or stage.is_timeout
     if stage.stop_condition is not None:
         whole.stop(stage.stop_condition, override=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forkyard.grade.artifacts import Collected
 from forkyard.grade.grading import Grading
+from forkyard.grade.logs import COLLECTED_LIST
 from forkyard.grade.separate import verify_collected
 from forkyard.trace import Status, Trace
 
@@ -17,12 +18,12 @@ def collected_in(directory: Path) -> dict[str, Path | None]:
 
     Raises OSError and ValueError when they are not whole.
     """
-    entries = json.loads((directory / "manifest.json").read_bytes())
+    entries = json.loads((directory / COLLECTED_LIST).read_bytes())
     try:
         found = {str(entry["path"]): entry["archive"] for entry in entries}
         archives = {path: None if name is None else directory / Path(name).name for path, name in found.items()}
     except (TypeError, KeyError) as err:
-        raise ValueError(f"{directory / 'manifest.json'} is no list of artifacts") from err
+        raise ValueError(f"{directory / COLLECTED_LIST} is no list of artifacts") from err
     for archive in archives.values():
         if archive is not None:
             archive.stat()

@@ -22,14 +22,14 @@ from forkyard.grade.archives import count_entries, moved
 from forkyard.grade.artifacts import Collected, absolute
 from forkyard.grade.declared import collect_declared
 from forkyard.grade.grading import Grading
-from forkyard.grade.logs import keep_collected, keep_logs, keep_parts
+from forkyard.grade.logs import COLLECTED, keep_collected, keep_logs, keep_parts
 from forkyard.grade.services import collect_from_services
 from forkyard.sandbox import Sandbox
 from forkyard.sandbox.archive import unpack_untrusted
 from forkyard.task import ARTIFACTS_DIR, Artifact
 from forkyard.trace import Trace
 
-MANIFEST = "manifest.json"
+ARTIFACTS, ARTIFACTS_LIST = "artifacts", "manifest.json"
 
 
 async def keep_evidence(grading: Grading, trace: Trace, sandbox: Sandbox) -> bool:
@@ -41,7 +41,7 @@ async def keep_evidence(grading: Grading, trace: Trace, sandbox: Sandbox) -> boo
     collected = beside | await collect_declared(task, trace, sandbox, grading.workdir)
     await keep_artifacts(grading, trace, collected)
     if grading.mode == "shared" and not grading.lent:  # of what the verifier will have been in no disk is kept
-        await asyncio.to_thread(keep_collected, collected, grading.keep_in / "collected")
+        await asyncio.to_thread(keep_collected, collected, grading.keep_in / COLLECTED)
     return True
 
 
@@ -63,7 +63,7 @@ async def keep_artifacts(grading: Grading, trace: Trace, collected: Collected) -
     """Put what was collected on the host; parts that could not be kept are said in `trace.info["logs"]`."""
     if grading.keep_in is None:
         return
-    directory = grading.keep_in / "artifacts"
+    directory = grading.keep_in / ARTIFACTS
     skipped = await asyncio.to_thread(_keep, _declared(grading), collected, directory)
     if skipped:
         trace.info["logs"] = [*trace.info.get("logs", []), *skipped][:20]
@@ -73,7 +73,7 @@ def note_artifacts(grading: Grading) -> None:
     """The same where nothing was declared: of /logs/artifacts, which the logs have brought, by the format's rules."""
     if grading.keep_in is None or not grading.task.collects_what_it_can:
         return
-    directory = grading.keep_in / "artifacts"
+    directory = grading.keep_in / ARTIFACTS
     held = list(directory.iterdir()) if directory.is_dir() else []
     place = directory / ARTIFACTS_DIR.strip("/")
     if held:
@@ -97,7 +97,7 @@ def _declared(grading: Grading) -> dict[str, tuple[Artifact, str | None]]:
 
 def _keep(declared: Mapping[str, tuple[Artifact, str | None]], collected: Collected, directory: Path) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
-    taken = [PurePosixPath(MANIFEST)]
+    taken = [PurePosixPath(ARTIFACTS_LIST)]
     manifest, skipped = [], []
     for path, archive in collected.items():
         artifact, service = declared.get(path) or (Artifact(source=path), None)
@@ -140,4 +140,4 @@ def _entry(artifact: Artifact, place: str, kind: str, status: str) -> dict[str, 
 
 def _write(directory: Path, manifest: list[dict[str, Any]]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    (directory / ARTIFACTS_LIST).write_text(json.dumps(manifest, indent=1) + "\n")

@@ -17,6 +17,7 @@ from forkyard.values import MIB
 LOGS = "/logs"
 PARTS = ("agent", "verifier", "artifacts")
 LIMIT = 64 * MIB
+COLLECTED, COLLECTED_LIST = "collected", "manifest.json"  # its directory, and the file that names the archives in it
 
 
 async def keep_logs(trace: Trace, sandbox: Sandbox, directory: Path) -> None:
@@ -44,7 +45,7 @@ def keep_collected(collected: Mapping[str, bytes | None], directory: Path) -> No
         manifest.append({"path": path, "archive": name})
         if name is not None and archive is not None:
             (directory / name).write_bytes(archive)
-    (directory / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    (directory / COLLECTED_LIST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 async def _keep(trace: Trace, sandbox: Sandbox, path: str, directory: Path) -> None:

@@ -21,7 +21,7 @@ from forkyard.grade.blame import settle_failure
 from forkyard.grade.declared import collect_declared
 from forkyard.grade.evidence import keep_artifacts
 from forkyard.grade.grading import Grading, closed, score, stage
-from forkyard.grade.logs import keep_collected, keep_parts
+from forkyard.grade.logs import COLLECTED, keep_collected, keep_parts
 from forkyard.grade.services import collect_from_services
 from forkyard.sandbox import Sandbox
 from forkyard.task import Task, invoke
@@ -40,7 +40,7 @@ async def verify_separately(grading: Grading, trace: Trace, sandbox: Sandbox) ->
             await keep_parts(trace, sandbox, grading.keep_in, ("agent",))
         collected = await collect_from_services(grading.task, trace, sandbox, stop=not grading.lent) | collected
         if grading.keep_in is not None:
-            await asyncio.to_thread(keep_collected, collected, grading.keep_in / "collected")
+            await asyncio.to_thread(keep_collected, collected, grading.keep_in / COLLECTED)
             await keep_artifacts(grading, trace, collected)
         archive, complaints = await asyncio.to_thread(_cleaned, collected)
     except RolloutError as err:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.errors import ConfigError
-from forkyard.report.again import Same, same_rollouts
+from forkyard.report.same import Same, same_rollouts
 from forkyard.report.stats import Difference, paired_difference, sign_test
 from forkyard.report.summary import Group, Report, Row, report
 from forkyard.values import counted, first_names, one_line
@@ -79,7 +79,7 @@ class Comparison:
 def compare(a: Path, b: Path) -> Comparison:
     """Compare two runs, given as directories or files of lines, by the tasks that both played.
 
-    Of runs of the same rollouts, graded again, each rollout is held against itself (see `again`).
+    Of runs of the same rollouts, graded again, each rollout is held against itself (see `same`).
 
     Raises ConfigError as `report` does, for a run in which several agents earn rewards, and when no task is common.
     """

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from forkyard.report.again import Same
 from forkyard.report.compare import Comparison, Pair, Side
+from forkyard.report.same import Same
 from forkyard.report.stats import LEVEL, Difference
 from forkyard.report.summary import Row
 from forkyard.report.table import aligned, name_shown, shown, who_of

@@ -172,12 +172,13 @@ def _tokens(history: History, tally: Tally) -> Sample:
     ends = [place for place, (node, fresh) in enumerate(pairs, 1) if fresh and node.token_ids]
     if not ends:
         raise Unfit("without token ids")
-    if len(ends) < sum(history.fresh):
-        tally.lacking["with replies whose token ids were not told, which are not to be learned from"] += 1
+    untold = len(ends) < sum(history.fresh)
     pairs = pairs[: ends[-1]]
     ids = [token for node, _ in pairs for token in node.token_ids]
     if not all(type(token) is int for token in ids):
         raise Unfit("with token ids that are no numbers")
+    if untold:
+        tally.lacking["with replies whose token ids were not told, which are not to be learned from"] += 1
     mask = [int(fresh) for node, fresh in pairs for _ in node.token_ids]
     told = all(len(node.logprobs) == len(node.token_ids) for node, fresh in pairs if fresh)
     if not told:

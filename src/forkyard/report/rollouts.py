@@ -71,7 +71,8 @@ def named(file: Path, name: str, choice: Choice) -> list[Numbered]:
     numbered: list[Numbered] = []
     exact: list[Numbered] = []
     played: list[Numbered] = []
-    begun: dict[str, Numbered] = {}
+    begun: list[Numbered] = []
+    ids: set[str] = set()
     for each in chosen(file, choice):
         own = each[1].get("id")
         if name == str(each[0]):
@@ -81,10 +82,14 @@ def named(file: Path, name: str, choice: Choice) -> list[Numbered]:
         elif slot is not None and slot_of(each[1]) == slot:
             played.append(each)
         elif isinstance(own, str) and name and own.startswith(name):
-            begun[own] = each if not begun else (each[0], {})  # one line is enough to be held
-    if len(begun) > 1 and not (numbered or exact or played):
-        raise ConfigError(f"{name!r} begins {len(begun)} ids: {first_names([one_line(own) for own in begun])}")
-    found = exact or numbered or played or list(begun.values())
+            ids.add(own)
+            begun += [each] if len(ids) == 1 else []  # lines of one id are enough to be held
+    if len(ids) > 1 and not (numbered or exact or played):
+        raise ConfigError(f"{name!r} begins {len(ids)} ids: {first_names([one_line(own) for own in sorted(ids)])}")
+    found = exact or numbered or played or begun
+    if not found and choice != Choice():
+        why = choice.leaves_out(named(file, name, Choice())[0][1])
+        raise ConfigError(f"the options leave rollout {name!r} out: it is one of those {why}")
     if not found:
         raise ConfigError(
             f"no rollout {name!r} in {file}: give its number, its id or the beginning of that, or TASK#SAMPLE, "

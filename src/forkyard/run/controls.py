@@ -36,4 +36,5 @@ class Controls:
 async def controls(plan: Plan, provider: Provider | None = None) -> AsyncIterator[Controls]:
     """Around controls of a plan's tasks, whose harness is `nop`. Raises ConfigError with every reason not to start."""
     async with prepared(resolved(plan), provider) as ready:
+        await ready.tidied()
         yield Controls(ready.tasks, ready.seats["agent"])

@@ -30,6 +30,7 @@ from forkyard.trace.costs import new_cost
 from forkyard.trace.store import (
     PLAN_FILE,
     RETRIED,
+    ROLLOUTS_DIR,
     TRACES_FILE,
     Record,
     Recorded,
@@ -57,7 +58,7 @@ class RunDirectory:
         self.path = path
         self.traces = path / TRACES_FILE
         self.superseded = path / SUPERSEDED_FILE
-        self.rollouts = path / "rollouts"
+        self.rollouts = path / ROLLOUTS_DIR
         self.mirror: Mirror | None = None  # where its lines go to as well
         self._lock = _locked(path)
 

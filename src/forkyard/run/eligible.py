@@ -11,7 +11,8 @@ from typing import Any, cast
 from forkyard.env import Seat
 from forkyard.env.checks import separate_problems
 from forkyard.grade.again import collected_in
-from forkyard.grade.evidence import MANIFEST
+from forkyard.grade.evidence import ARTIFACTS, ARTIFACTS_LIST
+from forkyard.grade.logs import COLLECTED_LIST
 from forkyard.run.source import SourceRun
 from forkyard.sandbox import Provider
 from forkyard.sandbox.keeping import KeepsDisks
@@ -19,7 +20,7 @@ from forkyard.task import State, Task, VerifierMode
 from forkyard.task.data import ARTIFACTS_DIR
 from forkyard.trace.store import Record, TaskSample, was_graded
 
-_JUDGED = "a judge graded it: asking again would cost, and is another opinion; --ask-judges does so"
+_JUDGED = "judges grade it: to ask them again costs, and is another opinion; --ask-judges does so"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ class Eligibility:
         if record is None:
             return "it has not been played: go on with its run first"
         task = self.tasks.get(slot[0])
-        return self._was_graded(record) or (self._of_its_task(record, task) if task else self._of_no_task())
+        return self._why_not_graded(record) or (self._why_not_by_task(record, task) if task else self._why_no_task())
 
     def mode_of(self, record: Record) -> VerifierMode:
         """Where a rollout is graded again: as it was, or as somebody asks."""
         return self.mode or cast(VerifierMode, _mode(record))
 
-    def _was_graded(self, record: Record) -> str | None:
+    def _why_not_graded(self, record: Record) -> str | None:
         status, mode = record.get("status"), _mode(record)
         if not was_graded(record):
             return f"it ended as {status} and was never graded"
@@ -57,34 +58,34 @@ class Eligibility:
             return f"it was played on the provider {record.get('provider')}, and the run's is {own}"
         return None
 
-    def _of_no_task(self) -> str:
+    def _why_no_task(self) -> str:
         return f"its task cannot be loaded: {self.unloadable}" if self.unloadable else "its task is no longer there"
 
-    def _of_its_task(self, record: Record, task: Task) -> str | None:
+    def _why_not_by_task(self, record: Record, task: Task) -> str | None:
         if not self.ask_judges and (_asks(task) or any(map(_is_judges, record.get("calls") or ()))):
             return _JUDGED
-        return _of_any_rollout(task) or self._of_what_is_left(record, task)
+        return _why_no_rollout(task) or self._why_not_from_what_is_left(record, task)
 
-    def _of_what_is_left(self, record: Record, task: Task) -> str | None:
+    def _why_not_from_what_is_left(self, record: Record, task: Task) -> str | None:
         mode = self.mode_of(record)
         if mode == "separate" and (problems := separate_problems(task, self.seat)):
             return problems[0]
         if _mode(record) == "shared":
-            return self._of_shared(record, task, mode)
+            return self._why_not_after_shared(record, task, mode)
         if _mode(record) == "separate":
             if mode != "separate":
                 return "it was verified in a sandbox of its own: the artifacts are kept, and no disk"
-            return _of_artifacts(self.source.collected(record), task)
+            return _why_not_from_artifacts(self.source.collected(record), task)
         if str(record["id"]) in self.disks:
             return None
-        return _of_no_disk(record, self.seat.provider)
+        return _why_no_disk(record, self.seat.provider)
 
-    def _of_shared(self, record: Record, task: Task, mode: VerifierMode) -> str | None:
+    def _why_not_after_shared(self, record: Record, task: Task, mode: VerifierMode) -> str | None:
         """Its verifier was at work on the agent's disk, so that is not kept; what was collected before is."""
         collected = self.source.collected(record)
-        there = (collected / "manifest.json").is_file()
+        there = (collected / COLLECTED_LIST).is_file()
         if there and mode == "separate":
-            return _of_artifacts(collected, task)
+            return _why_not_from_artifacts(collected, task)
         why = "it was graded in the agent's own sandbox, among the hidden files, and no disk is kept of that: "
         instead = "grade its artifacts with --verifier separate, or play it" if there else "play it"
         return f"{why}{instead} with --verifier forked, which keeps what the agent left"
@@ -94,7 +95,7 @@ def foreseen(task: Task, mode: VerifierMode) -> str | None:
     """Why no rollout of a task can be graded again as it was, as far as that is known before it is played."""
     if _asks(task):
         return _JUDGED
-    if why := _of_any_rollout(task):
+    if why := _why_no_rollout(task):
         return why
     if mode != "shared":
         return None
@@ -111,7 +112,7 @@ def _asks(task: Task) -> bool:
     return bool(task.plugged_judges() or task.models_asked)
 
 
-def _of_any_rollout(task: Task) -> str | None:
+def _why_no_rollout(task: Task) -> str | None:
     if task.in_stages() is not None:
         return "its task has several steps, of which only the last one's disk would be there"
     if type(task).state_type() is not State:
@@ -124,17 +125,17 @@ def _mode(record: Record) -> Any:
     return verifier.get("mode") if isinstance(verifier, dict) else None
 
 
-def _of_no_disk(record: Record, provider: Provider) -> str:
+def _why_no_disk(record: Record, provider: Provider) -> str:
     if not isinstance(provider, KeepsDisks):
         return f"the provider {provider.name} keeps no disks"
     told = (record.get("info") or {}).get("disk")
     return f"its disk was {told}" if told else "its disk was pruned, or never kept"
 
 
-def _of_artifacts(directory: Path, task: Task) -> str | None:
+def _why_not_from_artifacts(directory: Path, task: Task) -> str | None:
     try:
         collected = collected_in(directory)
-        excluded = _excluded(directory.parent / "artifacts" / MANIFEST)
+        excluded = _excluded(directory.parent / ARTIFACTS / ARTIFACTS_LIST)
     except (OSError, ValueError) as err:
         return f"what was collected of it cannot be read: {err}"
     known = [each for each in task.data.artifacts if each.source in excluded]

@@ -23,7 +23,7 @@ _NO_BUDGET = BudgetConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class Asker:
     """Somebody who asks a model: an agent in the dialect of its harness, or a judge.
 
     A program that grades names its model itself, in one of several dialects; `variable` is what it asks for one by.
@@ -39,21 +39,21 @@ class Asking:
 
 def judges_of(
     tasks: Sequence[Task[Any, Any, Any]], model: str | None, budget: BudgetConfig = _NO_BUDGET
-) -> Iterator[Asking]:
+) -> Iterator[Asker]:
     """The judges that tasks name, each once; they ask `model` unless they name another, under the agent's budget."""
-    found: dict[tuple[str, str | None], Asking] = {}
+    found: dict[tuple[str, str | None], Asker] = {}
     for task in tasks:
         for judge in task.config.judges:
-            one = Asking(f"judge {judge.key}", judge.model or model, budget=budget)
+            one = Asker(f"judge {judge.key}", judge.model or model, budget=budget)
             found.setdefault((judge.key, judge.model), one)
     return iter(found.values())
 
 
-def verifiers_of(tasks: Sequence[Task[Any, Any, Any]]) -> Iterator[Asking]:
+def verifiers_of(tasks: Sequence[Task[Any, Any, Any]]) -> Iterator[Asker]:
     """The programs that grade tasks and ask a model."""
     for task in tasks:
         for variable, dialects in task.models_asked.items():
-            yield Asking(f"the verifier of task {task.name}", None, variable=variable, dialects=dialects)
+            yield Asker(f"the verifier of task {task.name}", None, variable=variable, dialects=dialects)
 
 
 def unpriced_of(tasks: Sequence[Task[Any, Any, Any]], gateway: Gateway | None) -> Iterator[tuple[str, str]]:
@@ -73,7 +73,7 @@ def unpriced_of(tasks: Sequence[Task[Any, Any, Any]], gateway: Gateway | None) -
                 )
 
 
-def _no_upstream(one: Asking, upstreams: Upstreams) -> list[str]:
+def _no_upstream(one: Asker, upstreams: Upstreams) -> list[str]:
     """Why a program that grades has nobody to ask."""
     if any(upstreams.reachable(dialect) for dialect in one.dialects):
         return []
@@ -105,19 +105,19 @@ def make_gateway(
     return Gateway(table, load_prices([prices] if prices else []), budget_of(budget))
 
 
-def gateway_of(plan: Plan, asking: Sequence[Asking], spent: float) -> Gateway | None:
+def gateway_of(plan: Plan, askers: Sequence[Asker], spent: float) -> Gateway | None:
     """The gateway for those who ask, None when there are none; `spent` is what the run has cost before.
 
     Raises ConfigError for a model that nobody can be asked for, and for money where a price is not known.
     """
-    if not asking:
+    if not askers:
         return None
     gateway = make_gateway(
         plan.upstreams, plan.base_url, plan.api_key_env, plan.prices, BudgetConfig(usd=plan.budget_usd)
     )
     gateway.ledger.spent.usd = spent
     problems = []
-    for one in asking:
+    for one in askers:
         if one.variable is not None:
             problems += _no_upstream(one, gateway.upstreams)
         elif one.model is None:

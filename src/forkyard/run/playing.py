@@ -73,7 +73,7 @@ async def play_slots(
     """Play the slots that are not on record, and check that all are at the end; `outcome` tells how it went."""
     plan = ready.plan
     describe(outcome, directory, plan, recorded)
-    for note in ready.notes:
+    for note in (*await ready.tidied(), *ready.notes):
         progress.note(note)
     began = time.monotonic()
     with TraceStore(directory.traces) as store:

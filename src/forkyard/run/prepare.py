@@ -18,7 +18,7 @@ from forkyard.env.registry import env_class
 from forkyard.errors import ConfigError, SandboxError
 from forkyard.harness import Harness, NopHarness, harness_class
 from forkyard.run.check import find_problems, grouped, notes_of
-from forkyard.run.gateways import Asking, base_url_of, gateway_of, judges_of, unpriced_of, verifiers_of
+from forkyard.run.gateways import Asker, base_url_of, gateway_of, judges_of, unpriced_of, verifiers_of
 from forkyard.run.kept import DiskKeeper, pruned
 from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.seats import Places, agent_configs, harness_of, model_name, seat_of
@@ -51,6 +51,7 @@ class Prepared:
     env: Env[Any] | None = None
     gateway: Gateway | None = None
     keeper: DiskKeeper | None = None
+    providers: tuple[Provider, ...] = ()
 
     @property
     def secrets(self) -> Secrets:
@@ -59,6 +60,16 @@ class Prepared:
         for task in self.tasks:
             secrets |= task.secrets
         return secrets
+
+    async def tidied(self) -> list[str]:
+        """Remove what dead processes left on the providers, and kept disks that are due to go; the notes on that.
+
+        It is the first step of playing, and none of preparing: what is only checked changes nothing.
+        """
+        notes = [note for each in self.providers for note in await _swept(each)]
+        if self.keeper is not None:
+            notes += [note for each in self.providers for note in await pruned(each, self.keeper.policy)]
+        return notes
 
     def keeping(self, place: Path) -> dict[str, Seat]:
         """The seats, what their sandboxes leave under /logs being kept in `place`, and their disks by the provider."""
@@ -92,13 +103,12 @@ async def prepared(
         keeper = _or_problem(problems, DiskKeeper)
         if problems or env is None or keeper is None:
             raise ConfigError(*dict.fromkeys(map(printable, problems)))
-        notes = [note for each in places.providers for note in await _swept(each)]
-        for each in places.providers:
-            notes += await pruned(each, keeper.policy)
         full = plan if plan.tasks else _with_tasks(plan, tasks, places.providers)
         said = [(note, name) for name, task in full.tasks.items() for note in task.notes]
         said += unpriced_of(tasks, gateway)
-        yield Prepared(full, tasks, seats, env.run_episode, (*notes, *grouped(said)), env, gateway, keeper)
+        yield Prepared(
+            full, tasks, seats, env.run_episode, tuple(grouped(said)), env, gateway, keeper, places.providers
+        )
 
 
 def env_of(plan: Plan) -> Env[Any]:
@@ -122,7 +132,7 @@ def _seats(
     plan: Plan, env: Env[Any], tasks: Sequence[Task], places: Places, spent: float, problems: list[str]
 ) -> tuple[dict[str, Seat], Gateway | None]:
     """The seats that can be had, what is wrong with the others being added to `problems`."""
-    asking: list[Asking] = []
+    askers: list[Asker] = []
     filled: dict[str, tuple[Harness, str | None]] = {}
     agents = agent_configs(plan, env)
     for name, config in agents.items():
@@ -133,17 +143,17 @@ def _seats(
         model = _or_problem(problems, partial(model_name, name, getattr(env.config, name), config, chosen))
         filled[name] = harness or NopHarness(), model  # the rest is checked all the same
         if model is not None:
-            asking.append(Asking(f"agent {name}", model, chosen.dialect, config.budget))
-    asking += judges_of(tasks, asking[0].model, asking[0].budget) if asking else judges_of(tasks, None)
-    if plan.agent.model is not None and not asking and len(filled) == len(env.agents):
+            askers.append(Asker(f"agent {name}", model, chosen.dialect, config.budget))
+    askers += judges_of(tasks, askers[0].model, askers[0].budget) if askers else judges_of(tasks, None)
+    if plan.agent.model is not None and not askers and len(filled) == len(env.agents):
         who = ", ".join(dict.fromkeys(repr(harness.name) for harness, _ in filled.values()))
         problems.append(f"the harness {who} asks no model: leave {plan.agent.model} out")
-    asking += verifiers_of(tasks)
-    if not asking and len(filled) == len(env.agents):
+    askers += verifiers_of(tasks)
+    if not askers and len(filled) == len(env.agents):
         problems += (
             f"nobody asks a model: leave --{name} out" for name in ("prices", "upstreams") if getattr(plan, name)
         )
-    gateway = _or_problem(problems, lambda: gateway_of(plan, asking, spent))
+    gateway = _or_problem(problems, lambda: gateway_of(plan, askers, spent))
     seats = {}
     for name, (harness, model) in filled.items():
         seat = _or_problem(problems, partial(seat_of, agents[name], harness, model, places, gateway))

@@ -114,9 +114,10 @@ def beside(record: Mapping[str, Any]) -> bool:
 def outcome_line(record: Mapping[str, Any], number: int = 1) -> str:
     """`sales-report #1: reward 1.00 (2/2) in 4 steps`, or the status and the beginning of the reason.
 
-    Behind it how many attempts there were, for the time they took.
+    Followed by how many attempts there were, for the time they took: not those of another run, whose agent's part it
+    grades again.
     """
-    tries = attempts(record)
+    tries = 1 if "regraded_from" in (record["info"] or {}) else attempts(record)
     return _told(record, number) + (f" (the last of {tries} attempts)" if tries > 1 else "")
 
 

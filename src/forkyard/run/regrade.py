@@ -20,7 +20,6 @@ from forkyard.errors import ConfigError
 from forkyard.run.derived import changes, derived, leave_grading_out
 from forkyard.run.eligible import Eligibility
 from forkyard.run.gateways import gateway_of, judges_of, verifiers_of
-from forkyard.run.kept import pruned
 from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.playing import Outcome, play
 from forkyard.run.prepare import Prepared, as_planned, env_of, verifiers_told
@@ -30,7 +29,7 @@ from forkyard.run.seats import Places, agent_configs, harness_of, seat_of
 from forkyard.run.source import SourceRun
 from forkyard.run.tasksets import load_tasks
 from forkyard.sandbox import NO_NETWORK, Provider, Sandbox
-from forkyard.sandbox.keeping import KeepsDisks, keep_policy
+from forkyard.sandbox.keeping import KeepsDisks
 from forkyard.task import Task
 from forkyard.task.directory import DirectoryTask
 from forkyard.trace import Slot, Status, Trace
@@ -41,7 +40,7 @@ from forkyard.values import counted, first_names, new_id, printable
 if TYPE_CHECKING:
     from forkyard.gateway import Gateway
 
-_OF_THE_VERIFIER = ("close", "logs", "disk", "judge_calls", "replay")  # in a trace's info
+_OF_THE_VERIFIER = ("close", "logs", "disk", "judge_calls")  # in a trace's info
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,8 @@ class Regrade:
     """What is to be graded again, and as which run.
 
     `task` and `status` choose among the source's rollouts; `tests` takes the place of the task's tests/, and `verifier`
-    that of the mode they were graded in. Judges are asked again where `asking` says what is other than in the source
-    of where and how, by fields of the plan; None asks none.
+    that of the mode they were graded in. `model_settings` is None when no judge is asked; else plan fields (endpoint,
+    key, prices, budget) that replace the source run's.
     """
 
     source: Path
@@ -61,7 +60,7 @@ class Regrade:
     tests: Path | None = None
     verifier: Literal["forked", "separate"] | None = None
     concurrent: int = 4
-    asking: Mapping[str, Any] | None = None
+    model_settings: Mapping[str, Any] | None = None
 
 
 async def regrade(
@@ -86,18 +85,16 @@ async def check_regrade(wanted: Regrade, *, provider: Provider | None = None) ->
 
 def _plan(wanted: Regrade) -> Plan:
     """The plan without its tasks and rollouts. Raises ConfigError."""
-    before, plan = derived(
+    _, plan = derived(
         "regrade",
         wanted.source,
         wanted.run,
         wanted.out,
         tests=wanted.tests and wanted.tests.absolute(),
         concurrent=wanted.concurrent,
-        ask_judges=wanted.asking is not None,
-        **{"budget_usd": None, **{name: _absolute(value) for name, value in (wanted.asking or {}).items()}},
+        ask_judges=wanted.model_settings is not None,
+        **{"budget_usd": None, **{name: _absolute(value) for name, value in (wanted.model_settings or {}).items()}},
     )
-    if before.action == "regrade":
-        raise ConfigError(f"{wanted.source} was graded again from {before.source}: grade that again")
     if wanted.tests is not None and not (wanted.tests / "test.sh").is_file():
         raise ConfigError(f"--tests {wanted.tests}: it holds no test.sh, the script that grades")
     return plan.model_copy(update={"agent": plan.agent.model_copy(update={"verifier": wanted.verifier})})
@@ -147,12 +144,12 @@ async def regrading(
         if gateway is not None:
             stack.push_async_callback(gateway.close)
         seat = await _seat(plan, places, stack, gateway)
-        notes = await pruned(seat.provider, keep_policy())
+        notes: list[str] = []
         disks = await seat.provider.kept_disks() if isinstance(seat.provider, KeepsDisks) else ()
         tasks = {task.name: task for task in found}
         kept = {disk.name for disk in disks}
         why = "; ".join(problems[:3])
-        eligible = Eligibility(source, tasks, seat, kept, _asked(plan), why, plan.ask_judges)
+        eligible = Eligibility(source, tasks, seat, kept, _mode_wanted(plan), why, plan.ask_judges)
         if chosen:
             plan = _with_rollouts(plan, slots, eligible, notes)
         elif problems:
@@ -161,7 +158,7 @@ async def regrading(
         yield Prepared(plan, as_planned(plan, found), {"agent": seat}, play, tuple(notes), gateway=gateway)
 
 
-def _asked(plan: Plan) -> Literal["forked", "separate"] | None:
+def _mode_wanted(plan: Plan) -> Literal["forked", "separate"] | None:
     return plan.agent.verifier if plan.agent.verifier != "shared" else None
 
 
@@ -212,28 +209,27 @@ def _without_tests(root: Path) -> Callable[[str, list[str]], list[str]]:
 
 def _with_rollouts(plan: Plan, slots: Sequence[TaskSample], eligible: Eligibility, notes: list[str]) -> Plan:
     """The plan of what can be graded again; what cannot is said in `notes`. Raises ConfigError when nothing can."""
-    refused = [(why, f"{name} #{sample}") for name, sample in slots if (why := eligible.refusal((name, sample)))]
-    whose = {who for _, who in refused}
-    left = [(name, sample) for name, sample in slots if f"{name} #{sample}" not in whose]
-    told = [f"not graded again: {text}" for text in grouped_rollouts(refused)]
-    if not left:
+    refused = {slot: why for slot in slots if (why := eligible.refusal(slot))}
+    told = [f"not graded again: {text}" for text in _grouped(refused)]
+    if len(refused) == len(slots):
         raise ConfigError(*(told or [f"run {eligible.source.plan.run} has no rollouts"]))
     notes += told
     before = eligible.source.plan
     regraded: dict[str, tuple[int, ...]] = {}
-    for name, sample in left:
-        regraded[name] = (*regraded.get(name, ()), sample)
+    for name, sample in slots:
+        if (name, sample) not in refused:
+            regraded[name] = (*regraded.get(name, ()), sample)
     planned = {name: PlannedTask(digest=eligible.tasks[name].digest) for name in regraded}
     plan = plan.model_copy(update={"regraded": regraded, "tasks": planned})
     notes += changes(plan, before)
     return plan
 
 
-def grouped_rollouts(refused: Sequence[tuple[str, str]]) -> list[str]:
-    """Each reason once, with the rollouts it is of: `(reason, rollout)` pairs."""
+def _grouped(refused: Mapping[TaskSample, str]) -> list[str]:
+    """Each reason once, with the rollouts it is of."""
     found: dict[str, list[str]] = {}
-    for why, who in refused:
-        found.setdefault(why, []).append(who)
+    for (name, sample), why in refused.items():
+        found.setdefault(why, []).append(f"{name} #{sample}")
     told = ((f"{counted(len(whose), 'rollout')} ({first_names(whose)})", why) for why, whose in found.items())
     return [printable(f"{who}: {why}") for who, why in told]
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forkyard.env.judges import JudgeRoutes
+from forkyard.env.config import AgentConfig
+from forkyard.env.judges import JudgeRoutes, judging
 from forkyard.errors import ConfigError, ForkyardError, TaskError
 from forkyard.interrupt import Interrupt
 from forkyard.run.derived import changes, derived, leave_grading_out
@@ -17,8 +18,9 @@ from forkyard.run.directory import RunDirectory
 from forkyard.run.gateways import gateway_of, judges_of
 from forkyard.run.plan import Plan, PlannedTask
 from forkyard.run.playing import Outcome
-from forkyard.run.prepare import resolved
+from forkyard.run.prepare import env_of, resolved
 from forkyard.run.progress import Headline, Progress
+from forkyard.run.seats import agent_configs
 from forkyard.run.tasksets import load_tasks
 from forkyard.secrets import Secrets, redact
 from forkyard.task import UNRECORDED, Task, judging_by, unrecorded
@@ -51,7 +53,8 @@ async def replay(wanted: Replay, progress: Progress) -> Outcome:
     with Interrupt(progress.abandon) as interrupt:
         before, plan, tasks = _planned(wanted)
         async with AsyncExitStack() as stack:
-            gateway = gateway_of(plan, list(judges_of(list(tasks.values()), plan.agent.model)), 0.0)
+            (agent,) = agent_configs(plan, env_of(plan)).values()
+            gateway = gateway_of(plan, list(judges_of(list(tasks.values()), agent.model, agent.budget)), 0.0)
             if gateway is not None:
                 stack.push_async_callback(gateway.close)
             with RunDirectory.create(plan) as directory, TraceStore(directory.traces) as store:
@@ -63,7 +66,7 @@ async def replay(wanted: Replay, progress: Progress) -> Outcome:
                 secrets = gateway.secrets if gateway else Secrets()
                 unrecorded_by: dict[str, None] = {}
                 for episode in _episodes(wanted.source / TRACES_FILE):
-                    records = [await _scored(record, plan, tasks, gateway) for record in episode]
+                    records = [await _scored(record, plan, tasks, agent, gateway) for record in episode]
                     store.append(*(redact(record, secrets) for record in records))
                     outcome.played += 1
                     outcome.recorded += 1
@@ -122,10 +125,12 @@ def _episodes(traces: Path) -> Iterator[list[Record]]:
         yield episode
 
 
-async def _scored(record: Record, plan: Plan, tasks: Mapping[str, Task], gateway: Gateway | None) -> Record:
+async def _scored(
+    record: Record, plan: Plan, tasks: Mapping[str, Task], agent: AgentConfig, gateway: Gateway | None
+) -> Record:
     """One line of the new run."""
     task = tasks.get(str(record.get("task")))
-    origin = {"run": record.get("run"), "id": record.get("id")}
+    origin = _origin(record)
     if task is None or not _can_be_scored(record, task):
         info = {**(record.get("info") or {}), "replay": {**origin, "scored": False}}
         return {**record, "run": plan.run, "info": info}
@@ -133,8 +138,16 @@ async def _scored(record: Record, plan: Plan, tasks: Mapping[str, Task], gateway
     trace.id, trace.slot, trace.task_digest = new_id(), replace(trace.slot, run=plan.run), task.digest
     trace.info["replay"] = {**origin, "scored": True}
     trace.state = unrecorded(task.state_type())
-    await _score_again(trace, task, gateway)
+    async with judging(gateway, trace, trace.model, agent.budget.usd) as judges:
+        await _score_again(trace, task, judges)
     return trace.to_record()
+
+
+def _origin(record: Record) -> dict[str, Any]:
+    """Of which line this one will be a new score: of a line that is one itself, the first."""
+    before = (record.get("info") or {}).get("replay")
+    first = before if isinstance(before, dict) else record
+    return {"run": first.get("run"), "id": first.get("id")}
 
 
 def _can_be_scored(record: Record, task: Task) -> bool:
@@ -149,22 +162,18 @@ def _can_be_scored(record: Record, task: Task) -> bool:
     return bool(mode) and not (needing and not rewards) and all(rewards.get(name, True) for name in needing)
 
 
-async def _score_again(trace: Trace, task: Task, gateway: Gateway | None) -> None:
+async def _score_again(trace: Trace, task: Task, judges: JudgeRoutes | None) -> None:
     old_rewards, old_metrics = trace.rewards, trace.metrics
     for said in (UNRECORDED, "timed_out"):
         trace.verifier.pop(said, None)
     leave_grading_out(trace)
     trace.rewards, trace.metrics, trace.status, trace.reason = {}, {}, None, None
-    judges = None if gateway is None else JudgeRoutes(gateway, trace, trace.model)
     try:
         with judging_by(judges):
             await task.score(trace, None)
     except ForkyardError as err:
         trace.record_error(err)
         trace.settle(Status.SCORING_ERROR if isinstance(err, TaskError) else Status.INFRASTRUCTURE_ERROR, str(err))
-    finally:
-        if judges is not None:
-            await judges.close()
     skipped = [signal for signal in task.signals("reward") if signal.needs_runtime]
     if skipped:
         kept = {name: reward for name, reward in old_rewards.items() if name not in trace.rewards}

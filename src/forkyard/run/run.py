@@ -12,9 +12,8 @@ from pathlib import Path
 
 from forkyard.env import IsolatedVerifierEnv
 from forkyard.env.seat import grading_mode
-from forkyard.errors import ConfigError
 from forkyard.interrupt import Interrupt
-from forkyard.run.derived import can_follow
+from forkyard.run.derived import can_follow, check_may
 from forkyard.run.directory import RunDirectory, place_problems
 from forkyard.run.eligible import foreseen
 from forkyard.run.places import fetched, mirrored, take_over
@@ -76,8 +75,7 @@ async def resume(
                 plan = plan.model_copy(update={"budget_usd": budget_usd})
             if prices is not None:
                 plan = plan.model_copy(update={"prices": prices.absolute()})
-            if plan.source is not None and plan.action != "regrade":
-                raise ConfigError(f"{path} holds scores of {plan.source}, not a run of its own: replay that again")
+            check_may("resume", path, plan)
             with TraceStore(directory.traces) as store:
                 repairs = store.repairs
                 await take_over(directory, plan, store)
@@ -116,11 +114,11 @@ async def check(plan: Plan, *, clean: bool = False) -> Plan:
     """
     wrong = [] if plan.tasks else place_problems(plan, clean=clean)
     async with prepared(resolved(plan), problems=wrong) as ready:
-        tasks = {task.name: _foretold(ready, task) for task in ready.tasks}
+        tasks = {task.name: _with_note_on_regrading(ready, task) for task in ready.tasks}
         return ready.plan.model_copy(update={"tasks": {name: tasks[name] for name in ready.plan.tasks}})
 
 
-def _foretold(ready: Prepared, task: Task) -> PlannedTask:
+def _with_note_on_regrading(ready: Prepared, task: Task) -> PlannedTask:
     """A task as it is planned, with a note when its rollouts could not be graded again."""
     planned = ready.plan.tasks[task.name]
     if not can_follow(ready.plan):

@@ -22,9 +22,9 @@ from forkyard.task import Task
 from forkyard.task.check import RULES, Finding, Spot
 from forkyard.task.check.subject import AGENT_IMAGE, Subject
 from forkyard.trace import Status, is_full
+from forkyard.trace.store import Record
 from forkyard.values import one_line, shown_end
 
-Record = Mapping[str, Any]
 _AT_ONCE = 4
 _TESTS, _SOLUTION = "tests/test.sh", "solution/solve.sh"
 

@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from forkyard.errors import ConfigError
+from forkyard.grade.logs import COLLECTED
 from forkyard.run.directory import LOCK_FILE, held
 from forkyard.run.plan import Plan, read_plan
-from forkyard.trace.store import TRACES_FILE, Record, TaskSample, read_traces, slot_of
+from forkyard.trace.store import ROLLOUTS_DIR, TRACES_FILE, Record, TaskSample, read_traces, slot_of
 
 
 class SourceRun:
@@ -50,7 +51,7 @@ class SourceRun:
 
     def collected(self, record: Record) -> Path:
         """Where what was collected for a separate verifier lies, if anything does."""
-        return self.path / "rollouts" / str(record["id"]) / "collected"
+        return self.path / ROLLOUTS_DIR / str(record["id"]) / COLLECTED
 
     def close(self) -> None:
         """Let the run go."""

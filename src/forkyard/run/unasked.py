@@ -1,4 +1,4 @@
-"""Lines whose verifier was refused its judge: which of them whoever goes on with the run can play again."""
+"""Lines without a score because the verifier's judge was refused: which can be played again now."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def askable(plan: Plan) -> Callable[[Record], bool]:
-    """Whether the judges that a line was refused can be asked now, as far as can be known before they are.
+    """Tells whether the judges that a line was refused can be asked now, as far as can be known before they are.
 
-    The rest stays as it is, for good: a model of which nobody knows the price may be an invention of the agent's.
-    Raises ConfigError for tables that cannot be read.
+    The rest stays as it is, for good: a model of which nobody knows the price may be an invention of the agent's. What
+    is returned raises ConfigError for tables that cannot be read.
     """
 
     @cache
@@ -43,10 +43,12 @@ def _was_refused(record: Record) -> bool:
 
 
 def _is_mended(gateway: Gateway, call: Record) -> bool:
-    model, dialect = str(call.get("model")), str(call.get("dialect"))
+    model, dialect, refused = str(call.get("model")), str(call.get("dialect")), call.get("refused")
     if gateway.upstreams.problems(model, dialect):
         return False
-    return call.get("refused") != "no_price" or gateway.priced(model)
+    if refused == "no_price":
+        return gateway.priced(model)
+    return refused in (None, "no_upstream")  # None: the provider refused the key, and another may be there now
 
 
 def _dicts(value: object) -> list[Record]:

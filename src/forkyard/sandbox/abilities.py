@@ -29,8 +29,8 @@ class StandsApart(Protocol):
 class TellsLimits(Protocol):
     """A sandbox that knows which of its limits were hit, also by commands that went on or ended well."""
 
-    def limits_hit(self) -> tuple[EndedBy, ...]:
-        """The limits that its processes were killed for since it was started."""
+    def limits_hit(self) -> dict[EndedBy, int]:
+        """How often its processes were killed for each of its limits since it was started."""
         ...
 
 

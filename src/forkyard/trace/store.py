@@ -21,6 +21,7 @@ from forkyard.trace.values import Status
 from forkyard.values import strict_json
 
 TRACES_FILE = "traces.jsonl"
+ROLLOUTS_DIR = "rollouts"  # beside the traces: what rollouts left, under their ids
 PLAN_FILE = "plan.json"  # beside the traces: what the run was asked for
 DISK_PREFIX = "disk:"  # of the place of a run whose traces are on a named disk
 RETRIED: frozenset[str] = frozenset({Status.INFRASTRUCTURE_ERROR, Status.CANCELLED})

@@ -69,12 +69,16 @@ class Order:
         return self._channel.interrupt(self._request)
 
     async def kill(self) -> None:
-        """End its whole tree."""
+        """End its whole tree; where that cannot be, the whole sandbox."""
         try:
             async with asyncio.timeout(KILL_TIMEOUT):
                 await self._channel.request("kill", target=self._request)
         except TimeoutError:
             self._give_up("its PID 1 does not answer")
+        except SandboxLost:
+            raise
+        except (OSError, SandboxError) as err:
+            self._give_up(f"its PID 1 cannot kill what a command started: {err}")
 
 
 class Early:

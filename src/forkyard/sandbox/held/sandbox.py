@@ -168,9 +168,9 @@ class HeldSandbox(ABC, Generic[LiveT]):
 
         return live, {"argv": command, "env": variables, "cwd": directory, "user": who}, settle
 
-    def limits_hit(self) -> tuple[EndedBy, ...]:
-        """The limits that its processes were killed for since it was started (see `TellsLimits`)."""
-        return () if self._live is None else tuple(why for why, kills in self._live.kills.items() if kills)
+    def limits_hit(self) -> dict[EndedBy, int]:
+        """How often its processes were killed for each limit since it was started (see `TellsLimits`)."""
+        return {} if self._live is None else dict(self._live.kills)
 
     def _check_user(self, user: str) -> None:
         """Raise ValueError for a user, "" being root, as whom nothing can be run."""

@@ -204,11 +204,14 @@ class Pid1:
 
     def _go_on(self) -> None:
         if self._stopped_before is not None:
-            halt.go_on(self._stopped_before)
+            self._let_go(self._stopped_before)
             self._stopped_before = None
             waiting, self._waiting = self._waiting, []
             for message, fds in waiting:
                 self._answer(message, fds)
+
+    def _let_go(self, stopped_before: frozenset[int]) -> None:
+        halt.go_on(stopped_before)
 
     def _kill(self, target: int) -> None:
         """Kill everything a command started, or take back that it is to be started."""

@@ -115,9 +115,10 @@ class HostImage:
             if self._name is None:
                 engine = await self._yard.engine()
                 entries = await asyncio.to_thread(skeleton, not engine.shifted_usr)
-                self._name = await asyncio.to_thread(name_of, entries)
-                if store.find("image", self._name) is None:
-                    await self._make(self._name, await asyncio.to_thread(packed, entries))
+                name = await asyncio.to_thread(name_of, entries)
+                if store.find("image", name) is None:
+                    await self._make(name, await asyncio.to_thread(packed, entries))
+                self._name = name
             found = store.find("image", self._name)
             if found is None:
                 self._name = None
@@ -195,7 +196,7 @@ def _copied(source: Path | os.DirEntry[str]) -> Iterator[Entry]:
     path = os.fspath(source).lstrip("/")
     if source.is_symlink():
         yield _link(path, str(Path(source).readlink()))
-    elif source.is_dir():
+    elif source.is_dir() and source.stat().st_mode & 0o005 == 0o005:
         yield Entry(path, tarfile.DIRTYPE, 0o755)
         with os.scandir(source) as found:
             children = sorted(found, key=lambda child: child.name)

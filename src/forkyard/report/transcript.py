@@ -20,7 +20,7 @@ from forkyard.report.outcome import outcome
 from forkyard.report.rollouts import PHASES, Numbered
 from forkyard.report.table import money, shown
 from forkyard.trace import Branch, ModelCall, Trace
-from forkyard.trace.store import TRACES_FILE, Record
+from forkyard.trace.store import ROLLOUTS_DIR, TRACES_FILE, Record
 from forkyard.values import counted, number, one_line, printable, strict_json
 
 LINES, CHARS, FILES = 30, 600, 20  # that are shown of what is longer, unless all is
@@ -41,9 +41,9 @@ def rollout_text(file: Path, which: Numbered, *, full: bool = False) -> str:
             _head(place, record, full),
             *view.conversation(record, trace),
             view.calls(trace),
-            view.part("verifier", record.get("verifier")),
-            view.part("errors", record.get("errors")),
-            view.part("info", record.get("info")),
+            view.section("verifier", record.get("verifier")),
+            view.section("errors", record.get("errors")),
+            view.section("info", record.get("info")),
             _files(file, record, full),
         ]
     except (ValueError, RecursionError) as err:
@@ -116,15 +116,15 @@ class _View:
         told = f": {', '.join(_call(call, started))}" if call else ""
         yield one_line(_cut(" ".join(str(each) for each in who if each) + told, self._full))
         if thought := _text(message.get("reasoning_content")):
-            yield from self._part("thinks", thought, 2)
+            yield from self._entry("thinks", thought, 2)
         if content := _text(message.get("content")):
             yield from ["  says:"] if thought else []
             yield from _block(content, 4, self._full)
         asked = message.get("tool_calls")
         for each in asked if isinstance(asked, list) else ():
-            yield from self._asked(each if isinstance(each, dict) else {"function": each})
+            yield from self._tool_call(each if isinstance(each, dict) else {"function": each})
 
-    def _asked(self, call: Mapping[str, Any]) -> Iterator[str]:
+    def _tool_call(self, call: Mapping[str, Any]) -> Iterator[str]:
         function = call.get("function")
         told = function if isinstance(function, dict) else {"arguments": function}
         self._tools[str(call.get("id"))] = str(told.get("name"))
@@ -135,7 +135,7 @@ class _View:
         except (ValueError, RecursionError):
             read = arguments
         for name, value in read.items() if isinstance(read, dict) else [("arguments", read)]:
-            yield from self._part(str(name), value, 4)
+            yield from self._entry(str(name), value, 4)
 
     def calls(self, trace: Trace) -> Iterator[str]:
         """The calls of models that left no reply in the conversation: those that failed, and those of judges."""
@@ -145,20 +145,20 @@ class _View:
             failure = [f"failed: {call.error}"] if call.error else []
             yield one_line(_cut(", ".join([*said, *failure]), self._full))
 
-    def part(self, name: str, value: Any) -> Iterator[str]:
+    def section(self, name: str, value: Any) -> Iterator[str]:
         """A named part of the line, without what is empty in it."""
-        kept = {key: each for key, each in value.items() if not _empty(each)} if _named(value) else value
+        kept = {key: each for key, each in value.items() if not _empty(each)} if _is_table(value) else value
         if kept:
-            yield from self._part(name, kept, 0)
+            yield from self._entry(name, kept, 0)
 
-    def _part(self, name: str, value: Any, indent: int, depth: int = 0) -> Iterator[str]:
+    def _entry(self, name: str, value: Any, indent: int, depth: int = 0) -> Iterator[str]:
         """A name and what it stands for: in its line, or under it when that is a table or has lines."""
         head = " " * indent + one_line(_cut(name, self._full))
-        inner = dict(enumerate(value, 1)) if isinstance(value, list) and any(map(_named, value)) else value
-        if _named(inner) and inner and depth < _DEEPEST:
+        inner = dict(enumerate(value, 1)) if isinstance(value, list) and any(map(_is_table, value)) else value
+        if _is_table(inner) and inner and depth < _DEEPEST:
             yield f"{head}:"
             for key, each in inner.items():
-                yield from self._part(str(key), each, indent + 2, depth + 1)
+                yield from self._entry(str(key), each, indent + 2, depth + 1)
             return
         text = value if isinstance(value, str) else strict_json(value)
         if "\n" not in text.strip("\n"):
@@ -168,7 +168,7 @@ class _View:
         yield from _block(text, indent + 2, self._full)
 
 
-def _named(value: Any) -> bool:
+def _is_table(value: Any) -> bool:
     return isinstance(value, dict)
 
 
@@ -236,10 +236,10 @@ def _text(content: Any) -> str:
 
 
 def _part_text(part: Any) -> str:
-    if _named(part) and isinstance(part.get("text"), str):
+    if _is_table(part) and isinstance(part.get("text"), str):
         return str(part["text"])
     said = strict_json(part)
-    return f"[{part.get('type')}: {_cut(said, full=False)}]" if _named(part) else said
+    return f"[{part.get('type')}: {_cut(said, full=False)}]" if _is_table(part) else said
 
 
 def _block(text: str, indent: int, full: bool) -> Iterator[str]:
@@ -263,7 +263,7 @@ def _cut(text: str, full: bool) -> str:
 def _files(file: Path, record: Record, full: bool) -> Iterator[str]:
     """What is kept of the sandbox, beside the run's lines."""
     own = record.get("id")
-    directory = file.parent / "rollouts" / str(own)
+    directory = file.parent / ROLLOUTS_DIR / str(own)
     if file.name != TRACES_FILE or not (isinstance(own, str) and _ID.fullmatch(own) and directory.is_dir()):
         return
     found = sorted(

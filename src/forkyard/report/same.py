@@ -20,7 +20,7 @@ _HOW = {True: "graded again", False: "as graded first"}
 
 class _Line(NamedTuple):
     rollout: str | None
-    again: bool
+    regraded: bool
     name: str
     reward: float | None
 
@@ -29,13 +29,13 @@ class _Line(NamedTuple):
 class Same:
     """Which rollouts two runs share, by their ids, and those whose reward is another: `(name, in A, in B)`.
 
-    `again` says of A and of B whether it holds them as they were graded again, `left` how many it has besides.
+    `regraded` says of A and of B whether it holds them as they were graded again, `unshared` how many it has besides.
     """
 
     rollouts: frozenset[str]
     changed: tuple[tuple[str, float | None, float | None], ...]
-    again: tuple[bool, bool]
-    left: tuple[int, int]
+    regraded: tuple[bool, bool]
+    unshared: tuple[int, int]
 
     def holds(self, record: Record) -> bool:
         """Whether a line is of one of them."""
@@ -43,11 +43,11 @@ class Same:
 
     def notes(self) -> Iterator[str]:
         """What a reader of the comparison has to know."""
-        how = " and in ".join(f"{name} {_HOW[again]}" for name, again in zip("AB", self.again, strict=True))
+        how = " and in ".join(f"{name} {_HOW[regraded]}" for name, regraded in zip("AB", self.regraded, strict=True))
         yield f"the same {counted(len(self.rollouts), 'rollout')}, in {how}: each is held against itself"
-        for name, left in zip("AB", self.left, strict=True):
-            if left:
-                yield f"only in {name}, and left out: {counted(left, 'rollout')}"
+        for name, unshared in zip("AB", self.unshared, strict=True):
+            if unshared:
+                yield f"only in {name}, and left out: {counted(unshared, 'rollout')}"
         if self.changed:
             told = [f"{one_line(name)} ({_shown(a)} -> {_shown(b)})" for name, a, b in self.changed]
             yield f"another reward in B than in A: {counted(len(told), 'rollout')}: {first_names(told)}"
@@ -55,19 +55,19 @@ class Same:
 
 def same_rollouts(a: Path, b: Path) -> Same | None:
     """The rollouts that two runs share, None for runs that were played each by itself. Raises as `report` does."""
-    if not (_begins_again(a) or _begins_again(b)):  # all lines of one would be
+    if not (_is_derived(a) or _is_derived(b)):
         return None
     one, other = _lines(a), _lines(b)
     if one is None or other is None:
         return None
     shared = one.keys() & other.keys()
-    again = all(line.again for line in one.values()), all(line.again for line in other.values())
-    of_one = again[1] and len(shared) == len(other), again[0] and len(shared) == len(one)
-    if not shared or not (any(of_one) or all(again)):
+    regraded = all(line.regraded for line in one.values()), all(line.regraded for line in other.values())
+    of_one = regraded[1] and len(shared) == len(other), regraded[0] and len(shared) == len(one)
+    if not shared or not (any(of_one) or all(regraded)):
         return None
     pairs = [(one[rollout], other[rollout]) for rollout in one if rollout in shared]
     changed = tuple((x.name, x.reward, y.reward) for x, y in pairs if x.reward != y.reward)
-    return Same(frozenset(shared), changed, again, (len(one) - len(shared), len(other) - len(shared)))
+    return Same(frozenset(shared), changed, regraded, (len(one) - len(shared), len(other) - len(shared)))
 
 
 def rollout_of(record: Record) -> tuple[str | None, bool]:
@@ -80,7 +80,8 @@ def rollout_of(record: Record) -> tuple[str | None, bool]:
     return (found if isinstance(found, str) else None), bool(origin)
 
 
-def _begins_again(run: Path) -> bool:
+def _is_derived(run: Path) -> bool:
+    """Whether a run was graded or scored again: if it was derived, its first line already says so."""
     first = next((record for file in files_of([run]) for record in read_traces(file)), None)
     return first is not None and rollout_of(first)[1]
 

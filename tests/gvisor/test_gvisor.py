@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from forkyard.errors import ConfigError, SandboxError
+from forkyard.errors import ConfigError, SandboxError, SandboxLost
 from forkyard.sandbox import Feature, Limits, SandboxSpec, Terminal
+from forkyard.sandbox.contract.archives import member, pack
 from forkyard.sandbox.gvisor import GvisorProvider
+from forkyard.sandbox.held.channel import Reply
 from forkyard.sandbox.local import LocalProvider
+from forkyard.sandbox.local.live import Live
+from forkyard.sandbox.local.sandbox import LocalSandbox
 from forkyard.sandbox.network import Network
 from tests.support.leftovers import mounts_of, processes_of
 
+READ_AT_ONCE = 1 << 16  # of an archive
 OWNER = """
     import asyncio, sys
     from pathlib import Path
@@ -131,6 +141,121 @@ async def test_what_is_killed_while_it_is_halted_does_nothing_more(runsc: None, 
                 await asyncio.sleep(0.01)
         with pytest.raises(FileNotFoundError):
             await box.read("/late")
+        await box.close()
+
+
+@asynccontextmanager
+async def push_under_way(box: LocalSandbox) -> AsyncIterator[tuple[int, asyncio.Future[Reply]]]:
+    """A push to /pushed that waits for more of its archive, which is written here, and the answer at its end."""
+    (read, write), null = os.pipe(), os.open(os.devnull, os.O_RDWR)
+    try:
+        request = live(box).channel.new_id()
+        answer = await live(box).channel.post(request, "push", [read, null, null], path="/pushed", cwd="/", layer=False)
+    finally:
+        os.close(read)
+        os.close(null)
+    try:
+        yield write, answer
+    finally:
+        os.close(write)
+
+
+async def created(gvisor: GvisorProvider) -> LocalSandbox:
+    box = await gvisor.create(SandboxSpec())
+    assert isinstance(box, LocalSandbox)
+    return box
+
+
+def live(box: LocalSandbox) -> Live:
+    assert box._live is not None
+    return box._live
+
+
+async def read_when_there(box: LocalSandbox, path: str) -> bytes:
+    async with asyncio.timeout(100):
+        while True:
+            with suppress(FileNotFoundError):
+                return await box.read(path)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_push_that_waits_for_its_archive_is_halted_and_goes_on(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await created(gvisor)
+        content = bytes(READ_AT_ONCE - tarfile.BLOCKSIZE)
+        whole = memoryview(pack(member(name, content) for name in ("first", "second")))
+        async with push_under_way(box) as (archive, answer):
+            os.write(archive, whole[:READ_AT_ONCE])
+            await read_when_there(box, "/pushed/first")
+            await box.pause()
+            os.write(archive, whole[READ_AT_ONCE : 2 * READ_AT_ONCE])
+            fork = await box.fork()
+            assert (await fork.run("ls /pushed")).stdout == "first\n"
+            with pytest.raises(FileNotFoundError):
+                await box.read("/pushed/second")
+            await box.resume()
+            await read_when_there(box, "/pushed/second")
+            os.write(archive, whole[2 * READ_AT_ONCE :])
+        async with asyncio.timeout(100):
+            assert (await answer)[0]["status"] == 0
+        assert await box.read("/pushed/second") == content
+        await fork.close()
+        await box.close()
+
+
+@pytest.mark.parametrize("halted", [False, True])
+async def test_a_push_ends_with_everything_else(runsc: None, home: Path, halted: bool) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await created(gvisor)
+        async with push_under_way(box) as (_, answer):
+            if halted:
+                await box.pause()
+            await live(box).clear()
+            async with asyncio.timeout(100):
+                assert (await answer)[0]["status"] == -signal.SIGKILL
+        await box.close()
+
+
+async def test_a_runsc_that_leaves_no_log_costs_its_command_alone(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await created(gvisor)
+        begun = asyncio.Event()
+        await box.run("mkfifo /go")
+        command = asyncio.create_task(box.run("echo begun; cat /go", on_output=lambda *said: begun.set()))
+        await asyncio.wait_for(begun.wait(), 100)
+        (log,) = Path(f"/proc/{live(box).pid}/root/run").glob("*.log")
+        log.unlink()
+        await box.run("echo > /go")
+        with pytest.raises(SandboxError, match="runsc ended without a word"):
+            await command
+        assert (await box.run("echo fine")).stdout == "fine\n"
+        await box.close()
+
+
+async def test_a_sandbox_whose_guests_cannot_be_killed_goes_with_them(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await created(gvisor)
+        begun = asyncio.Event()
+        command = asyncio.create_task(box.run("echo begun; sleep 600", on_output=lambda *said: begun.set()))
+        await asyncio.wait_for(begun.wait(), 100)
+        shutil.rmtree(f"/proc/{live(box).pid}/root/run/state")  # runsc finds no gVisor any more
+        command.cancel()
+        await asyncio.gather(command, return_exceptions=True)
+        with pytest.raises(SandboxLost):
+            await box.run("true")
+        await box.close()
+
+
+@pytest.mark.slow
+async def test_of_what_forks_away_nothing_is_left_at_a_deadline(runsc: None, home: Path) -> None:
+    async with GvisorProvider(home) as gvisor:
+        box = await gvisor.create(SandboxSpec())
+        with suppress(SandboxLost):  # it forked faster than it was stopped, and the sandbox went
+            away = "away() { away & }; away; sleep 600"
+            assert (await box.run(f"({away}) > /dev/null 2>&1", timeout=1)).timed_out
+            async with asyncio.timeout(100):
+                while not await box.is_quiet():
+                    await asyncio.sleep(0.01)
         await box.close()
 
 

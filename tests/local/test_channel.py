@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from forkyard.sandbox.held.channel import Channel, Interrupted, Reply
+from forkyard.sandbox.held.orders import Order
 from forkyard.sandbox.inside import wire
 
 LARGE = "x" * (4 << 20)  # more than any socket takes at once
@@ -80,6 +82,25 @@ async def test_an_interrupted_wait_ends_once_and_the_answer_still_comes(
     wire.send(theirs, {"id": request, "event": "exited", "fds": 0, "status": 0}, [])
     assert (await later)[0]["status"] == 0
     assert not channel.interrupt(request), "it has been answered"
+    channel.end("the test is over")
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, None])
+async def test_a_command_that_cannot_be_killed_costs_the_sandbox(
+    pair: tuple[socket.socket, socket.socket], number: int | None
+) -> None:
+    ours, theirs = pair
+    given_up: list[str] = []
+    channel = Channel(ours, lambda: None)
+    killing = asyncio.ensure_future(Order(channel, given_up.append).kill())
+    theirs.setblocking(False)
+    (asked,) = wire.split(bytearray(await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)), 1 << 16)
+    assert asked["op"] == "kill"
+    failed = {"id": asked["id"], "event": "failed", "fds": 0, "errno": number, "message": "they fork too fast"}
+    wire.send(theirs, failed, [])
+    await killing
+    (why,) = given_up
+    assert "they fork too fast" in why
     channel.end("the test is over")
 
 

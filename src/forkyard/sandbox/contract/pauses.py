@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from forkyard.errors import SandboxError
+from forkyard.sandbox.contract.archives import member, pack
 from forkyard.sandbox.contract.live_forks import COUNT
 from forkyard.sandbox.contract.promise import (
     PATIENCE,
@@ -22,6 +23,7 @@ from forkyard.sandbox.protocol import Provider, Sandbox
 from forkyard.sandbox.values import Feature
 
 STILL = 0.3
+MANY = 4000  # files, which take longer to unpack than a pause takes to begin
 
 
 async def _log(box: Sandbox) -> int:
@@ -113,6 +115,46 @@ async def check_a_command_under_way_is_paused_too(provider: Provider) -> None:
             await late
         await box.pause()
         expect((await late).timed_out, "a command should end at its deadline though it is paused, it did not")
+
+
+@needs(Feature.PAUSE)
+async def check_a_push_under_way_is_paused_too(provider: Provider) -> None:
+    """Nothing of an archive is unpacked while its sandbox is paused; after it is resumed the rest is."""
+    archive = pack(member(f"{number}", b"") for number in range(MANY))
+    async with fresh(provider) as box:
+        pushing = asyncio.ensure_future(box.push(archive, "/pushed"))
+        try:
+
+            async def begun() -> bool:
+                return pushing.done() or await _is_there(box, "/pushed/0")
+
+            await eventually(begun, "a push should begin, it does not")
+            await box.pause()
+            before = await _unpacked(box)
+            await asyncio.sleep(STILL)
+            expect_equal(await _unpacked(box), before, "files of a push into a sandbox that was paused meanwhile")
+            await box.resume()
+            await pushing
+            expect_equal(await _unpacked(box), MANY, "files of a push after it was resumed")
+        finally:
+            pushing.cancel()
+
+
+async def _unpacked(box: Sandbox) -> int:
+    """How many files are there, which come one after another."""
+    low, high = 0, MANY
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if await _is_there(box, f"/pushed/{middle}") else (low, middle)
+    return low
+
+
+async def _is_there(box: Sandbox, path: str) -> bool:
+    try:
+        await box.read(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @needs(Feature.PAUSE)

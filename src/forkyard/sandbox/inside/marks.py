@@ -5,6 +5,7 @@ The limit is this process's, so is what is kept here of it.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import resource
@@ -47,7 +48,10 @@ def forget(request: int) -> None:
 
 
 def kill(request: int, roots: Collection[int]) -> None:
-    """Kill everything a command started, and `roots`: stop all of it first, so that nothing forks meanwhile."""
+    """Kill everything a command started, and `roots`: stop all of it first, so that nothing forks meanwhile.
+
+    OSError when it forks faster than it is stopped.
+    """
     mark = _of.get(request)
     stopped: set[int] = set()
     for _ in range(_ROUNDS):
@@ -59,6 +63,8 @@ def kill(request: int, roots: Collection[int]) -> None:
         stopped |= found
     for pid in stopped:
         _signal(pid, signal.SIGKILL)
+    if found:
+        raise OSError(errno.EAGAIN, "its processes fork faster than they are stopped")
 
 
 def _with_mark(mark: int | None) -> set[int]:

@@ -27,9 +27,7 @@ else:
 
 START_TIMEOUT = 60.0
 _MESSAGE = 1 << 16
-_AT_ONCE = 8  # calls of runsc
 _ROUNDS = 100
-_SAID = "/run/said"
 _REFUSED = frozenset({"terminal", "apart"})
 _PORTS = frozenset({"listen", "connect", "namespaces"})
 _ALL_CAPABILITIES = frozenset(range(64))
@@ -103,6 +101,7 @@ class Guard(pid1.Pid1):
         elif message["op"] == "kill" and message["target"] in self._running:
             self._rid_of([message["target"]], lambda: self._tree(message["target"]))
         elif message["op"] == "clear":
+            self._signal_workers(signal.SIGKILL)
             self._rid_of([*self._running], lambda: self._lineage.everyone.union(*map(self._tree, self._running)))
         elif message["op"] == "place":
             with cell.inside():
@@ -125,9 +124,9 @@ class Guard(pid1.Pid1):
             server.listen(1)
             arguments = ("--detach", f"--bundle={cell.BUNDLE}", runsc.SANDBOX)
             network = "--network=host" if self._ports else "--network=none"  # the "host" that it knows is this guard
-            pid = _start(runsc.command("run", *arguments, flags=[network, f"--pod-init-config={cell.TRACE}"]), _SAID)
+            pid = runsc.start("run", *arguments, flags=[network, f"--pod-init-config={cell.TRACE}"])
             self._sink = _accepted(server, pid)
-            _finished(pid)
+            runsc.finish(pid)
         assert self._sink is not None
         self._poll.register(self._sink, select.POLLIN)
 
@@ -138,11 +137,20 @@ class Guard(pid1.Pid1):
             starting.enter(message["cwd"])
             starting.find(argv[0], env.get("PATH", os.defpath))
         env.setdefault("HOME", account.home)
-        described, log, number = _files(request)
         ids = (account.uid, account.gid, tuple(account.groups))
-        cell.write(described, cell.process(argv, env, message["cwd"], ids, self._rlimits))
+        try:
+            pid = self._execute(request, cell.process(argv, env, message["cwd"], ids, self._rlimits), fds)
+        except OSError:
+            _remove_files(request)
+            raise
+        self._running[request] = pid
+        return pid
+
+    def _execute(self, request: int, process: dict[str, Any], fds: list[int]) -> int:
+        described, log, number = _files(request)
+        cell.write(described, process)
         arguments = (f"--process={described}", f"--internal-pid-file={number}", runsc.SANDBOX)
-        pid = os.posix_spawn(
+        return os.posix_spawn(
             runsc.PROGRAM,
             runsc.command("exec", *arguments, flags=[f"--debug-log={log}"]),
             {},
@@ -151,19 +159,15 @@ class Guard(pid1.Pid1):
             setsigmask=(),
             setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
         )
-        self._running[request] = pid
-        return pid
 
     def _ended(self, request: int, status: int) -> None:
         if self._running.pop(request, None) is None:
             super()._ended(request, status)
             return
-        described, log, number = _files(request)
-        with open(log, errors="replace") as file:
+        said = ""  # by a runsc that died before it had a log
+        with suppress(OSError), open(_files(request)[1], errors="replace") as file:
             said = file.read()
-        for path in (described, log, number):
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+        _remove_files(request)
         if request in self._answered:
             self._answered.discard(request)
             return
@@ -171,7 +175,7 @@ class Guard(pid1.Pid1):
             self._reply(request, "exited", status=runsc.outcome(said))
         except OSError as err:
             self._reply(request, "failed", errno=err.errno, message=err.strerror, path=err.filename, what=None)
-        except RuntimeError as err:
+        except (RuntimeError, ValueError) as err:
             self._reply(request, "failed", errno=None, message=str(err), path=None, what=None)
 
     def _check_none(self) -> None:
@@ -181,23 +185,31 @@ class Guard(pid1.Pid1):
             raise BlockingIOError(errno.EAGAIN, "there are processes")
 
     def _halt(self) -> None:
-        """Bring gVisor's kernel to a halt; it knows itself what guests had stopped before."""
+        """Bring gVisor's kernel to a halt, which knows itself what guests had stopped before, and then the workers."""
         if self._stopped_before is None:
             for request in self._running:
                 self._first(request)  # runsc starts nothing in what is halted
-            _finished(_start(runsc.command("pause", runsc.SANDBOX), _SAID))
+            runsc.finish(runsc.start("pause", runsc.SANDBOX))
+            for pid in self._signal_workers(signal.SIGSTOP):
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self._stopped_before = frozenset()
 
-    def _go_on(self) -> None:
-        if self._stopped_before is not None:
-            try:
-                _finished(_start(runsc.command("resume", runsc.SANDBOX), _SAID))
-            except OSError as err:
-                raise SystemExit("gVisor does not go on, so the whole sandbox has to go") from err
-            doomed, self._doomed = self._doomed, []
-            if doomed:
-                self._kill_guests(lambda: set().union(*(known() for known in doomed)))
-        super()._go_on()
+    def _let_go(self, stopped_before: frozenset[int]) -> None:
+        try:
+            runsc.finish(runsc.start("resume", runsc.SANDBOX))
+        except OSError as err:
+            raise SystemExit("gVisor does not go on, so the whole sandbox has to go") from err
+        doomed, self._doomed = self._doomed, []
+        if doomed:
+            self._kill_guests(lambda: set().union(*(known() for known in doomed)))
+        self._signal_workers(signal.SIGCONT)
+
+    def _signal_workers(self, number: signal.Signals) -> list[int]:
+        """Signal the children that pack or unpack an archive, all that run here but runsc; returns them."""
+        workers = [pid for pid, request in self._commands.items() if request not in self._running]
+        for pid in workers:
+            os.kill(pid, number)
+        return workers
 
     def _rid_of(self, requests: list[int], known: Callable[[], set[int]]) -> None:
         """Kill the guests that are `known`, those of `requests` among them.
@@ -231,18 +243,26 @@ class Guard(pid1.Pid1):
         raise TimeoutError(errno.ETIMEDOUT, "gVisor does not start a command")
 
     def _kill_guests(self, known: Callable[[], set[int]]) -> None:
-        """Kill all that are `known`: stop all of it first, so that nothing forks away meanwhile."""
+        """Kill all that are `known`; when it cannot be done nothing less than the sandbox goes."""
+        try:
+            self._stop_and_kill(known)
+        except OSError as err:
+            raise SystemExit(f"guests cannot be killed, so the whole sandbox has to go: {err}") from err
+
+    def _stop_and_kill(self, known: Callable[[], set[int]]) -> None:
         stopped: set[int] = set()
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS):  # stop all of it first, so that nothing forks away meanwhile
             self._hear()
             found = known() - stopped
             if not found:
                 break
-            _signal(found, "STOP")
+            runsc.signal_each(found, "STOP")
             stopped |= found
+        else:
+            raise OSError(errno.EAGAIN, "they fork faster than they are stopped")
         if not self._lineage.whole:
-            raise SystemExit("gVisor did not tell of every process, so the whole sandbox has to go")
-        _signal(stopped, "KILL")
+            raise OSError(errno.EIO, "gVisor did not tell of every process")
+        runsc.signal_each(stopped, "KILL")
 
 
 def _files(request: int) -> tuple[str, str, str]:
@@ -250,31 +270,10 @@ def _files(request: int) -> tuple[str, str, str]:
     return f"/run/{request}.json", f"/run/{request}.log", f"/run/{request}.pid"
 
 
-def _signal(processes: set[int], name: str) -> None:
-    waiting = sorted(processes)
-    while waiting:
-        now, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
-        arguments = [(f"--pid={number}", runsc.SANDBOX, name) for number in now]
-        for pid in [_start(runsc.command("kill", *each), os.devnull) for each in arguments]:
-            os.waitpid(pid, 0)  # one that has ended meanwhile cannot be signalled
-
-
-def _start(argv: list[str], said: str) -> int:
-    """Start a runsc that writes what goes wrong to the file `said`."""
-    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, said, write, 0o600),
-    ]
-    return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setsigmask=(), setsigdef=(signal.SIGCHLD,))
-
-
-def _finished(pid: int) -> None:
-    """Wait for a runsc; OSError with what it said when it failed."""
-    if os.waitpid(pid, 0)[1] != 0:
-        with open(_SAID, errors="replace") as said:
-            raise OSError(errno.EIO, f"runsc failed: {said.read(2000).strip()}")
+def _remove_files(request: int) -> None:
+    for path in _files(request):
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _accepted(server: socket.socket, pid: int) -> socket.socket | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -80,9 +80,6 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
         budget_usd=budget_usd,
         ve=ve,
     )
-    if settings and not ask_judges:
-        said = ", ".join(map(flag_of, settings))
-        raise typer.BadParameter("it says how judges are asked, and none is: add --ask-judges", param_hint=said)
     wanted = runs.Regrade(
         source=source,
         out=out,
@@ -92,11 +89,18 @@ def regrade(  # noqa: PLR0913 - one parameter for each option is how typer is to
         status=status,
         verifier=verifier,
         concurrent=concurrent,
-        model_settings=settings if ask_judges else None,
+        model_settings=_for_judges(settings, ask_judges),
     )
     if dry_run:
         return _foretold(wanted, json)
     return told(partial(runs.regrade, wanted), Telling(quiet, json))
+
+
+def _for_judges(settings: dict[str, Any], ask_judges: bool) -> dict[str, Any] | None:
+    if settings and not ask_judges:
+        said = ", ".join(map(flag_of, settings))
+        raise typer.BadParameter("it says how judges are asked, and none is: add --ask-judges", param_hint=said)
+    return settings if ask_judges else None
 
 
 def _foretold(wanted: runs.Regrade, json: bool) -> int:

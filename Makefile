@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+JOBS ?= 3 # one more than CI has processors: tests also wait for what they start
 PYTHONS := benchmarks examples src tests # and nothing that somebody keeps beside them
 
 .PHONY: demo test check lint format types lock clean

@@ -108,7 +108,8 @@ class Model(RuleBasedStateMachine):
             ElementTree.SubElement(ElementTree.SubElement(root, "Object"), "Key").text = key
             self.objects.pop(key, None)
         if len(root):
-            answer = self.served.ask("POST", f"/{self.bucket}?delete", ElementTree.tostring(root, encoding="utf-8"))
+            body = ElementTree.tostring(root, encoding="utf-8").replace(b"\r", b"&#13;")  # else it is read as "\n"
+            answer = self.served.ask("POST", f"/{self.bucket}?delete", body)
             assert answer.status == 200 and b"<Error>" not in answer.body
 
     @precondition(lambda self: self.objects)

@@ -196,8 +196,8 @@ class Channel:
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         request: Any = message.get("id")
-        if request == 0:  # it never got to serve
-            self.end(f"it could not be prepared: {str(message.get('message'))[:TEXT_LIMIT]}")
+        if request == 0:  # no answer: what PID 1 ends of, before it serves or afterwards
+            self.end(f"its PID 1 failed: {str(message.get('message'))[:TEXT_LIMIT]}")
             return
         count = wire.answer_to(self._asked(request), message)
         if count > len(self._fds):

@@ -102,8 +102,8 @@ class Sandboxes:
     async def fork(self, source: Life, asked: ForkSandbox, *, made: Made) -> Life:
         """A copy of a sandbox, which runs or soon will; when that fails, none is left. Raises ApiError."""
         name = asked.name or new_name(life.record.name for life in self)
+        await self._clear_name(name)  # before: between the source, which may be deleted, and its fork nobody may come
         sandbox = await source.source(asked.checkpoint)
-        await self._clear_name(name)
         child = self._add(_forked_record(source.record, asked, name), made)
         child.make(lambda: _forked(sandbox, child.record, asked.storage_mib))
         if (failure := await child.held(self._ground.hold)) is not None:

@@ -58,6 +58,19 @@ def _bound(least: float, feature: Feature, words: str) -> Any:
     return field(default=None, metadata={"least": least, "feature": feature, "words": words})
 
 
+NETWORKED = frozenset(
+    {
+        Feature.ALLOWLIST,
+        Feature.PUBLIC_NETWORK,
+        Feature.LIVE_NETWORK,
+        Feature.NETWORK_RULES,
+        Feature.LISTEN,
+        Feature.CONNECT,
+    }
+)
+"""What a provider promises whose sandboxes have ports, and the door as their way out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of one sandbox; None leaves the provider's default, which for all but `pids` may be none.

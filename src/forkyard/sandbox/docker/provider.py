@@ -24,19 +24,14 @@ from forkyard.sandbox.local.cgroups import ROOT
 from forkyard.sandbox.local.mounts import check_sources
 from forkyard.sandbox.promises import check_spec
 from forkyard.sandbox.protocol import Sandbox
-from forkyard.sandbox.values import Feature, ImageConfig, ImageInfo, SandboxInfo, SandboxSpec
+from forkyard.sandbox.values import NETWORKED, Feature, ImageConfig, ImageInfo, SandboxInfo, SandboxSpec
 from forkyard.values import new_id
 
 _ALWAYS = frozenset(
     {
         Feature.ISOLATED,
         Feature.NO_NETWORK,
-        Feature.ALLOWLIST,
-        Feature.PUBLIC_NETWORK,
-        Feature.LIVE_NETWORK,
-        Feature.NETWORK_RULES,
-        Feature.LISTEN,
-        Feature.CONNECT,
+        *NETWORKED,
         Feature.IMAGES,
         Feature.FORK,
         Feature.FORK_RUNNING,

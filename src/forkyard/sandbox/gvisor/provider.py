@@ -20,7 +20,7 @@ from forkyard.sandbox.common import default_home
 from forkyard.sandbox.findings import Finding
 from forkyard.sandbox.local.provider import YardProvider
 from forkyard.sandbox.local.yard import Yard
-from forkyard.sandbox.values import Feature
+from forkyard.sandbox.values import NETWORKED, Feature
 
 _GUARD = (
     "import sys; sys.path += [sys.argv[2], {here!r}]; from guard import guard; control = int(sys.argv[1]); "
@@ -48,16 +48,6 @@ _FEATURES = frozenset(
         Feature.LIMIT_FILES,
         Feature.LIMIT_DISK,
         Feature.LIMIT_OUTPUT,
-    }
-)
-_WITH_PORTS = frozenset(
-    {
-        Feature.ALLOWLIST,
-        Feature.PUBLIC_NETWORK,
-        Feature.LIVE_NETWORK,
-        Feature.NETWORK_RULES,
-        Feature.LISTEN,
-        Feature.CONNECT,
     }
 )
 _BEYOND = Finding(
@@ -117,7 +107,7 @@ class GvisorProvider(YardProvider):
     @property
     def features(self) -> frozenset[Feature]:
         """What holds for every sandbox."""
-        return _FEATURES | _WITH_PORTS if self._ports else _FEATURES
+        return _FEATURES | NETWORKED if self._ports else _FEATURES
 
     async def findings(self) -> list[Finding]:
         """What `forkyard doctor` says of this machine."""

@@ -193,9 +193,9 @@ def make_read_only(target: str) -> None:
 def _set_mount(
     at: int, path: bytes | None, what: str, attributes: int, propagation: int = 0, userns_fd: int = 0
 ) -> None:
-    described = ctypes.create_string_buffer(struct.pack("QQQQ", attributes, 0, propagation, userns_fd), 32)
+    wanted = ctypes.create_string_buffer(struct.pack("QQQQ", attributes, 0, propagation, userns_fd), 32)
     flags = 0 if path else _AT_EMPTY_PATH
-    _check(_libc.syscall(_SYS_MOUNT_SETATTR, at, path, flags, described, 32), "mount_setattr({})", what)
+    _check(_libc.syscall(_SYS_MOUNT_SETATTR, at, path, flags, wanted, 32), "mount_setattr({})", what)
 
 
 def open_beneath(base: int, path: str, flags: int, resolve: int) -> int:

@@ -28,7 +28,7 @@ from forkyard.sandbox.local.usage import Usage
 from forkyard.sandbox.local.yard import Yard
 from forkyard.sandbox.promises import check_spec
 from forkyard.sandbox.protocol import Sandbox
-from forkyard.sandbox.values import Feature, ImageConfig, ImageInfo, Limits, SandboxInfo, SandboxSpec
+from forkyard.sandbox.values import NETWORKED, Feature, ImageConfig, ImageInfo, Limits, SandboxInfo, SandboxSpec
 
 _NOTHING = ImageConfig()
 
@@ -205,12 +205,7 @@ class LocalProvider(YardProvider):
         kept = {
             Feature.ISOLATED,
             Feature.NO_NETWORK,
-            Feature.ALLOWLIST,
-            Feature.PUBLIC_NETWORK,
-            Feature.LIVE_NETWORK,
-            Feature.NETWORK_RULES,
-            Feature.LISTEN,
-            Feature.CONNECT,
+            *NETWORKED,
             Feature.IMAGES,
             Feature.FORK,
             Feature.FORK_RUNNING,
